@@ -187,17 +187,10 @@ def test_what_is_missing_is_a_key_error(client, points):
     assert points.count() == 0
 
 
-def test_memory_that_others_have_is_busy(path):
-    base = np.random.default_rng(1).standard_normal((900, 4096), np.float32)
-    with stratann.Client(path) as client:
-        for name in ("one", "two"):
-            client.create_collection(name, dim=4096).upsert(np.arange(900), base)
-    # Each of them takes more than a half of what this leaves for points in memory.
-    with stratann.Client(path, ram_budget="128MiB") as client:
-        assert client.collection("one").count() == 900
-        with pytest.raises(stratann.BusyError) as raised:
-            client.collection("two").count()
-        assert raised.value.retry_after_s >= 1
+def test_errors_of_a_collection_have_what_a_program_needs():
+    busy, unknown = stratann.BusyError("full", 3), stratann.UnknownOutcomeError("who knows", 7)
+    assert (busy.retry_after_s, unknown.seq, str(busy)) == (3, 7, "full")
+    assert not isinstance(busy, stratann.InputError) and isinstance(unknown, stratann.Error)
 
 
 def test_a_compact_collection_has_one_segment(points):

@@ -217,25 +217,6 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
 }
 
 #[test]
-fn memory_that_others_have_is_said_with_when_to_try_again() {
-    let mut place = Place { folder: folder(), server: None };
-    let (data, vectors) = (place.data(), place.folder.path().join("wide.fbin"));
-    write(&vectors, &rows(900, 4096, "f32", 1), "f32");
-    for name in ["one", "two"] {
-        json(&["collection", "create", "--data", arg(&data), name, "--dim", "4096"]);
-        json(&["collection", "upsert", "--data", arg(&data), name, arg(&vectors)]);
-    }
-    // Each of them takes more than a half of what this leaves for points in memory.
-    place.start(&["--ram-budget", "152MiB"]);
-    assert_eq!(place.ok("POST", "/v1/collections/one/count", Value::Null), value!({ "count": 900 }));
-    let refused = place.ask("POST", "/v1/collections/two/count", &Value::Null);
-    assert_eq!(refused.status, 429, "{}", refused.body);
-    let after = refused.head.split("retry-after: ").nth(1).unwrap().lines().next().unwrap();
-    assert!(after.parse::<u64>().unwrap() >= 1);
-    assert_eq!(place.ok("POST", "/v1/collections/one/delete", value!({ "ids": [0, 1] }))["deleted"], 2);
-}
-
-#[test]
 fn limits_of_the_front_hold() {
     let place = Place::new(&["--max-k", "5", "--max-batch", "2", "--http-memory", "96KiB"]);
     place.ok("PUT", "/v1/collections/c", value!({ "dim": 2 }));

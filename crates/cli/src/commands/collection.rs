@@ -124,8 +124,9 @@ struct Verify {
 
 /// Make one segment of all points
 ///
-/// Searches of one segment cost least. A server does this by and by, while it has time; a disk-graph or another kind of
-/// index is built, within --ram-budget. An interruption leaves the collection as it was.
+/// A search of one segment costs least. The segment is an index of the collection's kind, built within --ram-budget. An
+/// open data folder merges segments in the background, too; this command merges all at once. An interruption leaves the
+/// collection as it was.
 #[derive(clap::Args)]
 struct Compact {
     /// Name of the collection

@@ -203,3 +203,31 @@ fn vectors(collection: &Collection, found: &Found) -> Result<Vec<Option<Vec<u8>>
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::header;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_a_status() {
+        let other = |kind| Kind::Other(kind);
+        for (kind, status, retry) in [
+            (Kind::Missing, 404, None),
+            (Kind::Busy, 429, Some("1")),
+            (Kind::Unknown { seq: 7 }, 503, Some("1")),
+            (Kind::DiskFull, 507, None),
+            (other(ErrorKind::BadInput), 400, None),
+            (other(ErrorKind::Corrupt), 500, None),
+            (other(ErrorKind::Io), 500, None),
+        ] {
+            let refused = rejection(Error { kind, message: "why".into() });
+            assert_eq!(refused.unknown, matches!(kind, Kind::Unknown { .. }).then_some(7));
+            let response = refused.response();
+            assert_eq!(response.status().as_u16(), status, "{kind:?}");
+            let after = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(after, retry, "{kind:?}");
+        }
+    }
+}

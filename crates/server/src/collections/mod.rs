@@ -3,6 +3,7 @@
 //! A request is read, and then handled as a whole on a thread that may block: its change is durable before the reply,
 //! also where its client has hung up.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -200,10 +201,13 @@ async fn status(State(state): State<Arc<Collections>>) -> Response {
     let (shared, served) = (&state.shared, &state.served);
     let front = shared.limits.bytes(shared.threads + served.calls);
     let rows = served.node.counters();
+    let of_node = served.node.memory().into_iter();
+    let of_node = of_node.map(|own| (Cow::Borrowed(own.part), own.used_bytes.max(own.guaranteed_bytes)));
+    let memory: Vec<_> = of_node.chain([("HTTP".into(), front)]).collect();
     let body = json!({
         "pid": std::process::id(),
         "ram_budget_bytes": served.ram_budget,
-        "memory": by_component(&[("deltas".into(), served.node.deltas_bytes()), ("HTTP".into(), front)]),
+        "memory": by_component(&memory),
         "rows": {
             "batches": rows.batches,
             "groups": rows.groups,
