@@ -327,6 +327,10 @@ impl DataFolder {
         let done = work::run(py, on_progress.as_ref(), |progress| {
             collection.compact(progress).map_err(|e| {
                 let plain = match e.kind {
+                    Kind::Other(ErrorKind::Interrupted) => Error {
+                        kind: ErrorKind::Interrupted,
+                        message: "all points are there; call compact again to make one segment".into(),
+                    },
                     Kind::Other(kind) => Error { kind, message: e.message.clone() },
                     _ => Error { kind: ErrorKind::Io, message: e.message.clone() },
                 };

@@ -3,11 +3,11 @@
 use clap::Subcommand;
 use serde::Serialize;
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Facts, Info, Node, Spec};
+use stratann_node::collections::{Facts, Info, Kind, Node, Spec};
 use stratann_params::collection::{CollectionSettings, CreateSettings};
 use stratann_params::{IndexKind, Param, Place, Stage};
 use stratann_storage::budget::size;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use crate::Verdict;
 use crate::data_folder::{self, plain};
@@ -345,7 +345,16 @@ fn compact(args: &Compact, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
     let node = opened(&args.table, &printer)?;
     let collection = node.collection(&args.name).map_err(plain)?;
-    collection.compact(&printer).map_err(plain)?;
+    collection.compact(&printer).map_err(|e| match e.kind {
+        Kind::Other(ErrorKind::Interrupted) => Error {
+            kind: ErrorKind::Interrupted,
+            message: format!(
+                "interrupted; all points of {} are there, run it again to make one segment",
+                args.name
+            ),
+        },
+        _ => plain(e),
+    })?;
     let facts = collection.facts().map_err(plain)?;
     printer.finish();
     let document = info_document(Described::of(&args.name, &collection.spec()), &facts);
