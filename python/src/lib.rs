@@ -3,6 +3,7 @@
 //! It is private. The Python half checks arrays and has defaults and documentation.
 
 mod build;
+mod collections;
 mod error;
 mod index;
 mod memory;
@@ -27,6 +28,7 @@ fn json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
 fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<index::Index>()?;
+    module.add_class::<collections::DataFolder>()?;
     module.add_class::<index::SearchParameters>()?;
     module.add_class::<stats::Stats>()?;
     module.add_class::<router::Router>()?;

@@ -18,17 +18,21 @@ Build an index under one RAM budget, open it, and search with a recall target:
 from ._arrays import read_vectors, write_vectors
 from ._build import BuildReport, Neighbors, build, groundtruth
 from ._changes import Changes, delete
-from ._client import Client, connect
+from ._client import IndexClient, connect
+from ._collections import Client, Collection, Deleted, FoundPoints, Page, Point, Upserted
 from ._errors import (
     BudgetError,
+    BusyError,
     ChangeError,
     CorruptIndexError,
     DiskError,
     Error,
     InputError,
     KeywordError,
+    MissingError,
     QueryError,
     ServerError,
+    UnknownOutcomeError,
     WorkerError,
 )
 from ._index import Index
@@ -40,19 +44,29 @@ from ._together import search_together
 __all__ = [
     "BudgetError",
     "BuildReport",
+    "BusyError",
     "ChangeError",
     "Changes",
     "Client",
+    "Collection",
     "CorruptIndexError",
+    "Deleted",
     "DiskError",
     "Error",
+    "FoundPoints",
     "Index",
+    "IndexClient",
     "InputError",
     "KeywordError",
+    "MissingError",
     "Neighbors",
+    "Page",
+    "Point",
     "QueryError",
     "SearchResult",
     "ServerError",
+    "UnknownOutcomeError",
+    "Upserted",
     "WorkerError",
     "__version__",
     "build",

@@ -38,7 +38,7 @@ _TRANSFER = 10.0
 _Json = dict[str, Any]
 
 
-class Client:
+class IndexClient:
     """Client of running servers of one index, for any number of threads. Created by `connect`."""
 
     def __init__(
@@ -282,7 +282,7 @@ class Client:
         for connection in kept:
             connection.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> IndexClient:
         return self
 
     def __exit__(
@@ -298,7 +298,7 @@ class Client:
 
     def __repr__(self) -> str:
         shape = f"{self.rows} rows of {self.dim} {self._status['dtype']}"
-        return f"<stratann.Client {','.join(self._addresses)}: {shape}, {self.metric}>"
+        return f"<stratann.IndexClient {','.join(self._addresses)}: {shape}, {self.metric}>"
 
     def _first_status(self) -> _Json:
         silent = []
@@ -502,7 +502,7 @@ class Client:
             warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
 
 
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_clients: weakref.WeakSet[IndexClient] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: [client._begin_in_child() for client in list(_clients)])
 
 
@@ -573,7 +573,7 @@ def _read_timeout(timeout: float) -> float:
     return float(timeout)
 
 
-def connect(addresses: str | Sequence[str], timeout: float = 5.0, affinity: bool = True) -> Client:
+def connect(addresses: str | Sequence[str], timeout: float = 5.0, affinity: bool = True) -> IndexClient:
     """Connects to running servers of one index, to search there.
 
     Args:
@@ -591,4 +591,4 @@ def connect(addresses: str | Sequence[str], timeout: float = 5.0, affinity: bool
         servers = stratann.connect("127.0.0.1:8700")
         r = servers.search(queries, k=10, recall=0.95)
     """
-    return Client(addresses, timeout, affinity)
+    return IndexClient(addresses, timeout, affinity)

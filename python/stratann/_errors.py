@@ -63,6 +63,42 @@ class ChangeError(Error):
         self.acknowledged = [] if acknowledged is None else acknowledged
 
 
+class MissingError(InputError, KeyError):
+    """There is no such collection, or it was dropped: create it, or use another name."""
+
+    def __str__(self) -> str:
+        # A KeyError would show the message in quotes.
+        return str(self.args[0])
+
+
+class BusyError(Error):
+    """A collection has no room for a change now; nothing was written. Wait, delete points, or raise the budget.
+
+    Attributes:
+        retry_after_s: seconds after which to try again.
+    """
+
+    retry_after_s: int
+
+    def __init__(self, message: object = "", retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnknownOutcomeError(Error):
+    """Writing failed midway: whether the change is there is not known. Ask for it, or repeat it.
+
+    Attributes:
+        seq: sequence number of the change; 0 for a collection that was created or dropped.
+    """
+
+    seq: int
+
+    def __init__(self, message: object = "", seq: int = 0) -> None:
+        super().__init__(message)
+        self.seq = seq
+
+
 class QueryError(Error):
     """Some queries of a batch failed.
 

@@ -36,6 +36,7 @@ PREPARED = {
     "lab.md": ["query.fbin"],
     "python.md": ["base.npy"],
     "serve.md": ["query.fbin", "my.idx"],
+    "collections.md": ["base.fbin", "query.fbin", "base.npy"],
 }
 BLOCK = re.compile(r"^(?P<mark><!-- not run: [^\n]+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 

@@ -14,6 +14,7 @@ MODULES = [
     "stratann",
     "stratann._arrays",
     "stratann._build",
+    "stratann._collections",
     "stratann._index",
     "stratann.ray",
     "stratann.sklearn",

@@ -480,7 +480,8 @@ fn get<T: DeserializeOwned>(
 ) -> std::result::Result<(u16, T), String> {
     let (status, body) = get_raw(agent, address, path, (STATUS_TIME, STATUS_BYTES))?;
     let read = serde_json::from_slice(&body);
-    read.map(|body| (status, body)).map_err(|_| format!("status {status}; this is not a stratann server"))
+    read.map(|body| (status, body))
+        .map_err(|_| format!("status {status}; this is not a stratann server of an index"))
 }
 
 fn unreachable(error: String) -> Failed {

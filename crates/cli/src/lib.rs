@@ -7,6 +7,7 @@
 #![allow(missing_docs, reason = "fields of options and of documents have the names that users read")]
 
 pub mod commands;
+mod data_folder;
 mod filter;
 mod help;
 pub mod http_client;
@@ -39,6 +40,7 @@ pub enum Command {
     Explain(commands::explain::Args),
     Bench(commands::bench::Args),
     Cluster(commands::cluster::Args),
+    Collection(commands::collection::Args),
     Serve(commands::serve::Args),
     MemoryNode(commands::memory_node::Args),
     Insert(commands::update::InsertArgs),
@@ -77,6 +79,7 @@ impl Command {
             Command::Explain(args) => commands::explain::run(&args, output),
             Command::Bench(args) => commands::bench::run(&args, output),
             Command::Cluster(args) => commands::cluster::run(&args, output),
+            Command::Collection(args) => commands::collection::run(&args, output),
             Command::Serve(args) => commands::serve::run(&args, output),
             Command::MemoryNode(args) => commands::memory_node::run(&args, output),
             Command::Insert(args) => commands::update::insert(&args, output),

@@ -148,6 +148,19 @@ pub(crate) enum Target<'a> {
 }
 
 impl Searched {
+    /// Name of a collection, and queries.
+    ///
+    /// # Errors
+    /// When one of them is missing.
+    pub(crate) fn in_collection(&self) -> Checked<(&str, &Path)> {
+        match (self.first.as_deref().and_then(Path::to_str), &self.second) {
+            (Some(name), Some(queries)) => Ok((name, queries)),
+            _ => Err(Error::bad_input(
+                "--data needs two arguments; give the name of a collection and a file of queries",
+            )),
+        }
+    }
+
     /// # Errors
     /// When a path is missing or superfluous.
     pub(crate) fn target(&self) -> Checked<Target<'_>> {

@@ -23,14 +23,26 @@ pub struct Wanted {
 enum Rows {
     Queries,
     Vectors,
+    /// Queries of a collection.
+    OfCollection,
+    /// Points of a collection.
+    Points,
 }
 
 impl Rows {
     /// One, and several.
     fn names(self) -> (&'static str, &'static str) {
         match self {
-            Rows::Queries => ("query", "queries"),
-            Rows::Vectors => ("vector", "vectors"),
+            Rows::Queries | Rows::OfCollection => ("query", "queries"),
+            Rows::Vectors | Rows::Points => ("vector", "vectors"),
+        }
+    }
+
+    /// What has the shape that they must have.
+    fn owner(self) -> &'static str {
+        match self {
+            Rows::Queries | Rows::Vectors => "index",
+            Rows::OfCollection | Rows::Points => "collection",
         }
     }
 }
@@ -66,28 +78,39 @@ impl Queries {
         Queries::check_shape(path, wanted, Rows::Queries, output)
     }
 
+    /// As [`Queries::open`], for a collection.
+    pub(crate) fn of_collection(path: &Path, wanted: Wanted, output: Output) -> Result<Queries> {
+        Queries::check_shape(path, wanted, Rows::OfCollection, output)
+    }
+
+    /// As [`Queries::open`], for points of a collection.
+    pub(crate) fn points(path: &Path, wanted: Wanted, output: Output) -> Result<Queries> {
+        Queries::check_shape(path, wanted, Rows::Points, output)
+    }
+
     fn check_shape(path: &Path, wanted: Wanted, rows: Rows, output: Output) -> Result<Queries> {
         let reader = Reader::open(path)?;
         let (found, name) = (reader.shape(), path.display());
         let Wanted { dim, dtype, metric } = wanted;
-        let all = rows.names().1;
+        let (all, owner) = (rows.names().1, rows.owner());
         if found.dim != dim {
             return Err(Error::bad_input(format!(
-                "{name} has {} dimensions, the index has {dim}; {} vectors of the same model",
+                "{name} has {} dimensions, the {owner} has {dim}; {} vectors of the same model",
                 found.dim,
-                if rows == Rows::Queries { "search with" } else { "insert" }
+                if rows.names().0 == "query" { "search with" } else { "insert" }
             )));
         }
         let (have, want) = (found.dtype.name(), dtype.name());
         if found.dtype != dtype && !(found.dtype.is_float() && dtype.is_float()) {
             return Err(Error::bad_input(format!(
-                "{name} holds {have}, the index holds {want}; convert the {all} to {want}"
+                "{name} holds {have}, the {owner} holds {want}; convert the {all} to {want}"
             )));
         }
         if found.dtype != dtype {
             let how = if dtype == DType::F16 { "narrowed" } else { "widened" };
-            output
-                .note(&format!("note: the {all} are {have} and are {how} to {want}, the type of the index"));
+            output.note(&format!(
+                "note: the {all} are {have} and are {how} to {want}, the type of the {owner}"
+            ));
         }
         Ok(Queries { reader, rows, dtype, metric })
     }
@@ -148,8 +171,9 @@ impl Queries {
     fn check_narrowed(&self, first: usize, rows: &[u8]) -> Result<()> {
         self.check(first, rows, DType::F16).map_err(|e| {
             Error::bad_input(format!(
-                "{} (after narrowing to f16; scale the vectors, or build the index from f32)",
-                e.message
+                "{} (after narrowing to f16; scale the vectors, or use a {} of f32)",
+                e.message,
+                self.rows.owner()
             ))
         })
     }

@@ -34,10 +34,11 @@ pub(crate) fn text(program: &Command, mut arguments: Vec<String>, error: &clap::
 fn options(command: &Command, arguments: &[String]) -> Vec<String> {
     let has =
         |option: &str| arguments.iter().any(|text| text == option || text.starts_with(&format!("{option}=")));
-    let place = match (has("--connect"), has("--memory")) {
-        (true, _) => Place::Servers,
-        (false, true) => Place::MemoryNodes,
-        (false, false) => Place::Folder,
+    let place = match (has("--connect"), has("--memory"), has("--data")) {
+        (true, ..) => Place::Servers,
+        (false, true, _) => Place::MemoryNodes,
+        (false, false, true) => Place::Collections,
+        (false, false, false) => Place::Folder,
     };
     let stages = stages(command.get_name());
     let scope =

@@ -374,6 +374,7 @@ fn help_and_completions_name_every_command() {
         "explain",
         "bench",
         "cluster",
+        "collection",
         "serve",
         "simulate",
         "doctor",

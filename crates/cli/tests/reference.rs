@@ -87,7 +87,7 @@ fn choices(param: &Param) -> String {
 }
 
 /// The stages, in the order of the reference.
-const STAGES: [(Stage, &str); 14] = [
+const STAGES: [(Stage, &str); 15] = [
     (Stage::Build, "build"),
     (Stage::Open, "open"),
     (Stage::Search, "search"),
@@ -102,13 +102,14 @@ const STAGES: [(Stage, &str); 14] = [
     (Stage::Profile, "profile"),
     (Stage::Update, "insert and delete"),
     (Stage::Replan, "replan"),
+    (Stage::Collection, "collection"),
 ];
 
 #[test]
 fn the_reference_follows_from_the_table() {
     let mut text = String::from(
         "# Reference of parameters\n\nEvery parameter of builds, open indexes, searches, partitions, servers, \
-         simulations, measurements and changes, as the\ntable in `crates/params` declares it. A parameter that a kind of index does not have is \
+         simulations, measurements, changes and collections,\nas the table in `crates/params` declares it. A parameter that a kind of index does not have is \
          refused on every surface. Fields of requests, keywords in\nPython and keys of a server's file have the same \
          name with underscores; a flag that is on by default is turned off by its\noption, and by `false` \
          elsewhere. Keys of the file without an option are those without one here.\n",
@@ -202,8 +203,15 @@ fn man_pages_follow_from_the_help() {
         let help = text_of(&[command, if has_all { "--help-all" } else { "--help" }]);
         follow(&format!("docs/man/stratann-{command}.1"), &page(&format!("stratann-{command}"), &help));
     }
-    let help = text_of(&["cluster", "partition", "--help-all"]);
-    follow("docs/man/stratann-cluster-partition.1", &page("stratann-cluster-partition", &help));
+    for (command, inner) in [
+        ("cluster", "partition"),
+        ("collection", "create"),
+        ("collection", "upsert"),
+        ("collection", "delete"),
+    ] {
+        let name = format!("stratann-{command}-{inner}");
+        follow(&format!("docs/man/{name}.1"), &page(&name, &text_of(&[command, inner, "--help-all"])));
+    }
 }
 
 fn text_of(arguments: &[&str]) -> String {

@@ -113,8 +113,9 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 27] = [
+const NODE_ROOMS: [&str; 28] = [
     "rows::key",
+    "rows::id_text",
     "rows::batch",
     "rows::memory",
     "rows::options",
@@ -144,7 +145,7 @@ const NODE_ROOMS: [&str; 27] = [
 ];
 
 /// The rooms of the command line: what commands share, then one room for each command.
-const CLI_ROOMS: [&str; 33] = [
+const CLI_ROOMS: [&str; 35] = [
     "output",
     "parameters",
     "plans",
@@ -159,6 +160,7 @@ const CLI_ROOMS: [&str; 33] = [
     "http_client",
     "memory",
     "options",
+    "data_folder",
     "commands::serve",
     "commands::profile",
     "commands::search",
@@ -171,6 +173,7 @@ const CLI_ROOMS: [&str; 33] = [
     "commands::completions",
     "commands::explain",
     "commands::cluster",
+    "commands::collection",
     "commands::memory_node",
     "commands::bench",
     "commands::doctor",

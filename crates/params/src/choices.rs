@@ -31,6 +31,20 @@ choices! {
 }
 
 choices! {
+    /// Type of a component
+    pub enum ElementName {
+        /// 4 bytes
+        F32 = "f32",
+        /// 2 bytes
+        F16 = "f16",
+        /// A byte from 0 to 255
+        U8 = "u8",
+        /// A byte from -128 to 127
+        I8 = "i8",
+    }
+}
+
+choices! {
     /// Treatment of rows without valid distances
     pub enum OnBadRow {
         /// Stop at the first bad row and name it

@@ -328,6 +328,9 @@ impl Scope {
                         "{written} is for an index in a folder, and memory nodes hold this one; leave it out"
                     )
                 }
+                Place::Collections => {
+                    format!("{written} is for a server of an index, and collections are served; leave it out")
+                }
                 _ => format!(
                     "{written} is for a server of a partition, and this index is not partitioned; leave it out"
                 ),
@@ -339,6 +342,9 @@ impl Scope {
             ),
             (Place::MemoryNodes, Surface::CommandLine) => {
                 format!("{written} cannot be used with --memory; leave it out")
+            }
+            (Place::Collections, Surface::CommandLine) => {
+                format!("{written} cannot be used with --data: it is for a search of an index; leave it out")
             }
             (Place::Folder, Surface::CommandLine) => {
                 format!("{written} is for a search on servers, with --connect; leave it out")

@@ -1,6 +1,6 @@
 //! The table of parameters: every option of builds, open indexes, searches, partitions, servers, simulations,
-//! measurements and changes is declared once, here. What is no parameter of the engine is declared with its command:
-//! positional arguments, the file to write, addresses and keys of nodes.
+//! measurements, changes and collections is declared once, here. What is no parameter of the engine is declared with
+//! its command: positional arguments, the file to write, addresses and keys of nodes.
 //!
 //! One row of [`params!`](macros) is a field of a typed struct, an option of the command line, a field of a request, a
 //! keyword in Python, a line of the reference. The engine reads the structs. Surfaces walk the rows ([`GROUPS`]),
@@ -19,6 +19,7 @@ mod macros;
 pub mod build;
 pub mod change;
 pub mod choices;
+pub mod collection;
 mod given;
 pub mod measure;
 pub mod open;
@@ -80,4 +81,8 @@ pub static GROUPS: &[GroupInfo] = &[
     GroupInfo::of::<measure::ProfileSettings>(),
     GroupInfo::of::<change::UpdateSettings>(),
     GroupInfo::of::<change::ReplanSettings>(),
+    GroupInfo::of::<collection::CollectionSettings>(),
+    GroupInfo::of::<collection::CreateSettings>(),
+    GroupInfo::of::<collection::UpsertSettings>(),
+    GroupInfo::of::<collection::DeleteSettings>(),
 ];

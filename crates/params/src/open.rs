@@ -9,7 +9,7 @@ params! {
     pub struct OpenSettings: Open of [] {
         /// Limit of all memory of index and search, such as 512MiB
         ram_budget: Option<u64> = None,
-            { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", places: Place::LOCAL,
+            { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", places: Place::LOCAL_AND_COLLECTIONS,
               also: &[Stage::Serve], level: Level::Usual };
         /// Memory for what would be read: vectors and adjacency lists of a disk-graph, and a cache of blocks. A size,
         /// or auto for what the RAM budget leaves, and without one up to half of the memory that is available. With 0

@@ -39,6 +39,8 @@ pub enum Stage {
     Update,
     /// When an index is planned for another RAM budget.
     Replan,
+    /// When a collection is made, changed or examined.
+    Collection,
 }
 
 impl Stage {
@@ -62,15 +64,25 @@ pub enum Place {
     MemoryNodes,
     /// On running servers.
     Servers,
+    /// In this process, in a collection of a data folder.
+    Collections,
 }
 
 impl Place {
-    /// Every place.
+    /// Every place of an index. What a collection has, too, says so.
     pub const ALL: &'static [Place] = &[Place::Folder, Place::Part, Place::MemoryNodes, Place::Servers];
     /// Places of an index that this process opens.
     pub const LOCAL: &'static [Place] = &[Place::Folder, Place::Part, Place::MemoryNodes];
     /// Places of files that this process opens.
     pub const FOLDERS: &'static [Place] = &[Place::Folder, Place::Part];
+    /// Every place of an index, and collections.
+    pub const ALL_AND_COLLECTIONS: &'static [Place] =
+        &[Place::Folder, Place::Part, Place::MemoryNodes, Place::Servers, Place::Collections];
+    /// What this process opens: an index, or collections.
+    pub const LOCAL_AND_COLLECTIONS: &'static [Place] =
+        &[Place::Folder, Place::Part, Place::MemoryNodes, Place::Collections];
+    /// Files that this process opens: an index, or collections.
+    pub const FOLDERS_AND_COLLECTIONS: &'static [Place] = &[Place::Folder, Place::Part, Place::Collections];
 
     /// Words for an error.
     pub(crate) fn describe(self) -> &'static str {
@@ -79,6 +91,7 @@ impl Place {
             Place::Part => "a server of a partition",
             Place::MemoryNodes => "a search in memory nodes",
             Place::Servers => "a search on servers",
+            Place::Collections => "a collection",
         }
     }
 }

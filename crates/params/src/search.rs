@@ -12,7 +12,8 @@ params! {
     pub struct SearchSettings: Search of [] {
         /// Results per query
         k: usize = 10,
-            { short: Some('k'), option: Some(""), range: 1.0..=16_384.0, also: &[Stage::Bench], level: Level::Usual };
+            { short: Some('k'), option: Some(""), range: 1.0..=16_384.0, also: &[Stage::Bench],
+              places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Target recall@k, above 0 and up to 1; several values make one run each
         ///
         /// The build measured a curve of recall and cost. This option picks the beam length and the stop rule from it.
@@ -20,7 +21,7 @@ params! {
         recall: Option<f64> = None,
             { shown: "SHARE", range: f64::MIN_POSITIVE..=1.0, usual: "0.95", is_swept: true,
               conflicts: &["search_list", "nprobe", "stop_slack"], also: &[Stage::Simulate, Stage::Bench],
-              level: Level::Usual };
+              places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
         search_list: Option<u32> = None,
             { shown: "L", is_swept: true, kinds: &[DiskGraph, Flat], role: "effort",
@@ -51,7 +52,8 @@ params! {
         mode: ModeName = ModeName::Barrier, { level: Level::Usual };
         /// Threads
         threads: Option<usize> = None,
-            { range: 1.0..=1024.0, usual: "all cores", in_requests: false, also: &[Stage::Serve], level: Level::Usual };
+            { range: 1.0..=1024.0, usual: "all cores", in_requests: false, also: &[Stage::Serve],
+              places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Queries in flight per thread
         in_flight: Option<usize> = None,
             { shown: "N", range: 1.0..=4096.0, in_requests: false, also: &[Stage::Serve], level: Level::Usual,

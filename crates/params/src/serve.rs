@@ -14,14 +14,17 @@ params! {
     pub struct ServeSettings: Serve of [] {
         /// Folder of the index
         index: Option<PathBuf> = None,
-            { shown: "INDEX", usual: "from a store, or in memory nodes", places: Place::FOLDERS,
+            { shown: "INDEX", usual: "from a store, in memory nodes, or collections", places: Place::FOLDERS,
               level: Level::Usual };
         /// HTTP address for clients; port 0 takes a free one
-        http: String = "127.0.0.1:8700".into(), { shown: "HOST:PORT", level: Level::Usual };
+        http: String = "127.0.0.1:8700".into(),
+            { shown: "HOST:PORT", places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Name by which clients address this server, beside IP addresses, localhost and the host of --http; repeatable
-        host_name: Vec<String> = Vec::new(), { shown: "NAME", usual: "none", level: Level::Usual };
+        host_name: Vec<String> = Vec::new(),
+            { shown: "NAME", usual: "none", places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Origin of a web page that may use this server, such as https://search.example; repeatable
-        allow_origin: Vec<String> = Vec::new(), { shown: "ORIGIN", usual: "none", level: Level::Usual };
+        allow_origin: Vec<String> = Vec::new(),
+            { shown: "ORIGIN", usual: "none", places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Memory that caches blocks: a size, or auto for up to half of the memory that is available
         cache_budget: Option<AutoOr<u64>> = None,
             { shown: "auto|SIZE", unit: Unit::Bytes, usual: "auto; 0 with --ram-budget", level: Level::Usual };
@@ -29,8 +32,10 @@ params! {
         queue: usize = 4096, { shown: "N", range: 1.0..=1_048_576.0, level: Level::Usual };
         /// Store that has the index: s3://BUCKET/PREFIX, or a folder that all servers read
         store: Option<String> = None, { shown: "STORE", option: Some(""), places: Place::FOLDERS };
-        /// Folder for an index from a store
-        data: Option<PathBuf> = None, { shown: "DIR", option: Some(""), places: Place::FOLDERS };
+        /// Data folder whose collections are served, instead of an index; beside `store`, the folder for an index from
+        /// there
+        data: Option<PathBuf> = None,
+            { shown: "DIR", usual: "an index", places: Place::FOLDERS_AND_COLLECTIONS, level: Level::Usual };
         /// Seconds between checks for a new version; 0 for never
         poll_s: u64 = 10, { option: Some(""), range: 0.0..=86_400.0, places: Place::FOLDERS };
         /// Addresses of etcd, which has the addresses of the other servers
@@ -47,25 +52,30 @@ params! {
     #[derive(Copy)]
     pub struct CapSettings: Serve of [] {
         /// Most results of a query
-        max_k: usize = 2048, { shown: "N", range: 1.0..=16_384.0, level: Level::Usual };
+        max_k: usize = 2048,
+            { shown: "N", range: 1.0..=16_384.0, places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Longest candidate queue of a query
         max_list: u32 = 8192, { shown: "N", range: 1.0..=65_536.0, level: Level::Usual };
         /// Most inverted lists of a query
         max_nprobe: u32 = 8192, { shown: "N", range: 1.0..=65_536.0, level: Level::Usual };
         /// Most queries of a request
-        max_batch: usize = 1024, { shown: "N", range: 1.0..=1_048_576.0, level: Level::Usual };
+        max_batch: usize = 1024,
+            { shown: "N", range: 1.0..=1_048_576.0, places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Longest time that a request may ask for, milliseconds
         max_timeout_ms: u64 = 60_000, { option: Some(""), range: 1.0..=86_400_000.0 };
         /// Memory for bodies and answers of large requests; a body has up to a third of it
         http_memory: Option<u64> = None,
             { shown: "SIZE", unit: Unit::Bytes, usual: "3/64 of the RAM budget, at most 24MiB",
-              level: Level::Usual };
+              places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Connections of one address
-        connections_per_address: Option<usize> = None, { option: Some(""), usual: "half of all" };
+        connections_per_address: Option<usize> = None,
+            { option: Some(""), usual: "half of all", places: Place::ALL_AND_COLLECTIONS };
         /// Seconds until the header of a request must have come
-        header_time_s: Option<u64> = None, { option: Some(""), range: 1.0..=86_400.0, usual: "5" };
+        header_time_s: Option<u64> = None,
+            { option: Some(""), range: 1.0..=86_400.0, usual: "5", places: Place::ALL_AND_COLLECTIONS };
         /// Seconds after which a connection without requests is closed
-        idle_time_s: Option<u64> = None, { option: Some(""), range: 1.0..=86_400.0, usual: "60" };
+        idle_time_s: Option<u64> = None,
+            { option: Some(""), range: 1.0..=86_400.0, usual: "60", places: Place::ALL_AND_COLLECTIONS };
     }
 }
 

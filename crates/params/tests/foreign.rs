@@ -20,14 +20,17 @@ const DOCTOR: &[Stage] = &[Stage::Doctor];
 const PROFILE: &[Stage] = &[Stage::Profile];
 const UPDATE: &[Stage] = &[Stage::Update];
 const REPLAN: &[Stage] = &[Stage::Replan];
+const COLLECTION: &[Stage] = &[Stage::Collection];
 const SURFACES: [Surface; 4] = [Surface::CommandLine, Surface::Request, Surface::Python, Surface::File];
 
 /// The commands, each with the places that it may have.
-const COMMANDS: [(&[Stage], &[Place]); 13] = [
+const COMMANDS: [(&[Stage], &[Place]); 16] = [
     (BUILD, &[Place::Folder]),
     (SEARCH, Place::ALL),
+    (SEARCH, &[Place::Collections]),
     (PARTITION, &[Place::Folder]),
     (SERVE, Place::LOCAL),
+    (SERVE, &[Place::Collections]),
     (SIMULATE, &[Place::Folder]),
     (BENCH, &[Place::Folder, Place::Servers]),
     (EXPLAIN, &[Place::Folder, Place::MemoryNodes]),
@@ -37,6 +40,7 @@ const COMMANDS: [(&[Stage], &[Place]); 13] = [
     (PROFILE, &[Place::Folder]),
     (UPDATE, &[Place::Folder, Place::MemoryNodes]),
     (REPLAN, &[Place::Folder]),
+    (COLLECTION, &[Place::Collections]),
 ];
 
 /// A value that a row may have.

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, header};
 use axum::response::Response;
 
 use crate::request::shortened;
-use crate::routes::{Rejection, no_content};
+use crate::shared::{Rejection, no_content};
 
 /// Names of the server, and origins whose pages may use it.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,8 @@ impl Callers {
             let mut response = no_content();
             self.admit(headers.get(header::ORIGIN), &mut response);
             let own = response.headers_mut();
-            own.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+            let methods = HeaderValue::from_static("GET, POST, PUT, DELETE");
+            own.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
             own.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("content-type"));
             response
         })

@@ -21,12 +21,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::activity::{Activity, Connections, Phase, STOP_TIME};
+use crate::activity::{Activity, Phase, STOP_TIME};
 use crate::callers::Callers;
+use crate::collections::{self, ServedCollections};
 use crate::limits::{CONNECTION_BYTES, Limits};
 use crate::patient::Patient;
 use crate::request::RowShape;
-use crate::routes::{FrontState, is_for_reserved, reserved_refusal, router};
+use crate::routes::{self, FrontState};
+use crate::shared::{Shared, is_for_reserved, reserved_refusal};
 
 /// Time for requests under way once the front stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -69,13 +71,35 @@ pub struct Front {
 }
 
 impl Front {
-    /// Listens, and begins to answer.
+    /// Listens, and begins to answer for an index.
     ///
     /// # Errors
     /// An address that cannot be listened on; an index of a newer version.
     pub fn start(versions: Arc<Versions>, options: FrontOptions) -> Result<Front> {
         let shape = RowShape::of(versions.current().manifest())
             .ok_or_else(|| Error::bad_input("the index is of a newer version; use a newer stratann"))?;
+        let waiting = Arc::clone(&versions);
+        let refuse_waiting = Box::new(move || waiting.refuse_waiting());
+        let router = |shared| routes::router(Arc::new(FrontState::new(shared, versions, shape)));
+        Front::with(options, 0, refuse_waiting, router)
+    }
+
+    /// Listens, and begins to answer for the collections of a data folder.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on.
+    pub fn of_collections(served: ServedCollections, options: FrontOptions) -> Result<Front> {
+        let calls = served.calls;
+        Front::with(options, calls, Box::new(|| {}), |shared| collections::router(shared, served))
+    }
+
+    /// Listens, and answers by a router. `calls` more threads are for what blocks.
+    fn with(
+        options: FrontOptions,
+        calls: usize,
+        refuse_waiting: Box<dyn Fn() + Send + Sync>,
+        router: impl FnOnce(Arc<Shared>) -> Router,
+    ) -> Result<Front> {
         let refused = |e: std::io::Error| Error {
             kind: ErrorKind::Io,
             message: format!("listening on {} for HTTP: {e}; give another address", options.http),
@@ -83,19 +107,18 @@ impl Front {
         let threads = options.threads.clamp(1, 64);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
-            .max_blocking_threads(threads)
+            .max_blocking_threads(threads + calls)
             .thread_name("http")
             .enable_all()
             .build()
             .map_err(refused)?;
         let listener = runtime.block_on(async { listen(options.http) }).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let memory = options.limits.set_aside(&options.ledger, threads)?;
-        let connections = Connections::new(options.limits, &options.ledger);
-        let shared = FrontState::new(versions, shape, (options.limits, threads), options.ledger, connections);
-        let (shared, callers) = (Arc::new(shared), Arc::new(options.callers));
+        let memory = options.limits.set_aside(&options.ledger, threads + calls)?;
+        let shared = Arc::new(Shared::new((options.limits, threads), options.ledger, refuse_waiting));
+        let (router, callers) = (router(Arc::clone(&shared)), Arc::new(options.callers));
         let (stop, stopped) = watch::channel(false);
-        let accepting = runtime.spawn(accept(listener, (shared, callers), stopped, options.log));
+        let accepting = runtime.spawn(accept(listener, (shared, router, callers), stopped, options.log));
         Ok(Front { address, runtime, stop, accepting, _memory: memory })
     }
 
@@ -126,12 +149,11 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 async fn accept(
     listener: TcpListener,
-    (shared, callers): (Arc<FrontState>, Arc<Callers>),
+    (shared, router, callers): (Arc<Shared>, Router, Arc<Callers>),
     mut stopped: watch::Receiver<bool>,
     log: Log,
 ) {
     let graceful = GracefulShutdown::new();
-    let router = router(Arc::clone(&shared));
     let looking = tokio::spawn(look(Arc::clone(&shared), stopped.clone()));
     loop {
         let accepted = tokio::select! {
@@ -169,14 +191,14 @@ async fn accept(
 }
 
 /// Closes connections that take too long, until it is aborted.
-async fn look(shared: Arc<FrontState>, stopped: watch::Receiver<bool>) {
+async fn look(shared: Arc<Shared>, stopped: watch::Receiver<bool>) {
     let mut since = None;
     loop {
         tokio::time::sleep(LOOK).await;
         if *stopped.borrow() {
             let since = since.get_or_insert_with(Instant::now);
             if since.elapsed() >= STOP_TIME {
-                shared.versions.refuse_waiting();
+                (shared.refuse_waiting)();
             }
         }
         shared.connections.close_late(since.map(|since| since.elapsed()));

@@ -4,11 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use half::f16;
-use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use stratann_engine::dataset::check_row;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Naming, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -16,6 +14,7 @@ use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, Value, nam
 
 use crate::limits::Limits;
 use crate::named_ids::{self, NamedIds, Reserve};
+use crate::vectors::{self, Wanted};
 
 const USUAL_TIMEOUT_MS: u64 = 5000;
 
@@ -39,6 +38,12 @@ impl RowShape {
     pub(crate) fn row_bytes(&self) -> usize {
         self.dim * self.dtype.size()
     }
+
+    /// The queries of a request.
+    fn vectors(&self, limits: &Limits) -> Wanted {
+        let RowShape { dim, dtype, metric, .. } = *self;
+        Wanted { dim, dtype, metric, nouns: ("query", "queries"), owner: "index", most: limits.queries }
+    }
 }
 
 /// Most characters of a client's text that an error quotes.
@@ -57,7 +62,7 @@ pub(crate) fn shortened(text: &str) -> String {
 }
 
 /// An error of a parser, which quotes what it could not read.
-fn quoting(error: &impl fmt::Display) -> String {
+pub(crate) fn quoting(error: &impl fmt::Display) -> String {
     shortened(&error.to_string())
 }
 
@@ -284,17 +289,12 @@ pub(crate) fn from_json(
     if !reserve(rows_bytes) {
         return Err("the server has no memory left for these queries".into());
     }
-    let mut rows = Rows { shape, limits, bytes: Vec::new(), count: 0, wrong: None };
-    let read = serde_json::Deserializer::from_str(queries.get()).deserialize_seq(&mut rows);
-    if let Some(wrong) = rows.wrong {
-        return Err(wrong);
-    }
-    read.map_err(|_| "\"queries\" is no list of vectors; give [[…], …]".to_string())?;
+    let rows = vectors::from_json(queries.get(), &shape.vectors(limits))?;
     if let Some((naming, ids)) = fields.unread {
         let left = (limits.large_bytes as u64).saturating_sub(body.len() as u64 + rows_bytes);
         fields.named = Some(NamedIds::from_json(naming, ids.get(), left, reserve)?);
     }
-    finish(fields, rows.bytes, shape, limits)
+    finish(fields, rows, shape, limits)
 }
 
 /// Reads a body of rows as bytes, with parameters from the URL.
@@ -319,26 +319,12 @@ pub(crate) fn from_octets(
     }
     let count = body.len() / shape.row_bytes();
     if count > limits.queries {
-        return Err(too_many(count, limits));
+        return Err(shape.vectors(limits).too_many(count));
     }
     for (i, row) in body.chunks_exact(shape.row_bytes()).enumerate() {
-        check(i, row, shape)?;
+        shape.vectors(limits).check(i, row)?;
     }
     finish(fields, body, shape, limits)
-}
-
-fn too_many(count: usize, limits: &Limits) -> String {
-    format!(
-        "{count} queries in one request; this server takes up to {} (max_batch), send more requests",
-        limits.queries
-    )
-}
-
-fn check(number: usize, row: &[u8], shape: &RowShape) -> Result<(), String> {
-    match check_row(shape.dtype, shape.metric, row) {
-        None => Ok(()),
-        Some(bad) => Err(format!("query {number}: {bad}; correct the query")),
-    }
 }
 
 fn finish(
@@ -386,80 +372,9 @@ fn options(fields: &RequestFields<'_>, kind: IndexKind) -> Result<SearchOptions,
     Ok(SearchOptions { threads: 1, ..options })
 }
 
-/// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has
-/// the reason.
-struct Rows<'a> {
-    shape: &'a RowShape,
-    limits: &'a Limits,
-    bytes: Vec<u8>,
-    count: usize,
-    wrong: Option<String>,
-}
-
-impl<'de> Visitor<'de> for &mut Rows<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of vectors")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(row) = seq.next_element::<&'de RawValue>()? {
-            if let Err(wrong) = self.push(row.get()) {
-                self.wrong = Some(wrong);
-                return Err(de::Error::custom("wrong"));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Rows<'_> {
-    fn push(&mut self, text: &str) -> Result<(), String> {
-        let (number, shape) = (self.count, self.shape);
-        if number == self.limits.queries {
-            return Err(too_many(number + 1, self.limits));
-        }
-        // Components are counted before they are read, so that a vector takes no more memory than one of the index.
-        let found = if text.contains(|c: char| !c.is_whitespace() && !"[]".contains(c)) {
-            text.bytes().filter(|&b| b == b',').count() + 1
-        } else {
-            0
-        };
-        if found != shape.dim && text.starts_with('[') {
-            return Err(format!("query {number} has {found} dimensions, the index has {}", shape.dim));
-        }
-        let unread = |e: serde_json::Error| format!("query {number}: {}", quoting(&e));
-        let start = self.bytes.len();
-        if shape.dtype.is_float() {
-            let row: Vec<f32> = serde_json::from_str(text).map_err(unread)?;
-            match shape.dtype {
-                DType::F16 => self.bytes.extend(row.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes())),
-                _ => self.bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())),
-            }
-        } else {
-            let row: Vec<f64> = serde_json::from_str(text).map_err(unread)?;
-            for (component, &x) in row.iter().enumerate() {
-                let byte = whole(x, shape.dtype).ok_or_else(|| {
-                    let dtype = shape.dtype.name();
-                    format!("query {number}: component {component} is {x}, the index holds {dtype}")
-                })?;
-                self.bytes.push(byte);
-            }
-        }
-        self.count += 1;
-        check(number, &self.bytes[start..], shape)
-    }
-}
-
-/// A number as one byte of u8 or i8; `None` when it is none of them.
-fn whole(x: f64, dtype: DType) -> Option<u8> {
-    let (low, high) = if dtype == DType::U8 { (0.0, 255.0) } else { (-128.0, 127.0) };
-    (x.fract() == 0.0 && (low..=high).contains(&x)).then_some(x as i16 as u8)
-}
-
 #[cfg(test)]
 mod tests {
+    use half::f16;
     use stratann_core::query::Mode;
     use stratann_engine::exec::Width;
     use stratann_engine::search::Effort;

@@ -1,109 +1,54 @@
 //! The handlers of all paths.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use http_body_util::BodyExt;
-use serde::Serialize;
 use serde_json::{Value, json};
 use stratann_engine::serve::{Answer, Question, Server, Unanswered, Versions};
-use stratann_storage::ledger::Ledger;
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::Instant;
+use tokio::sync::oneshot;
 
-use crate::activity::{Activity, Connections, Phase};
+use crate::activity::{Activity, Phase};
 use crate::limits::{Limits, RequestMemory};
-use crate::request::{self, Request, RowShape, shortened};
-use crate::wire::{
-    Answered, Counters, Failed, FailureKind, Found, QUERIES_PER_REQUEST, Refusal, Reply, Used,
-};
+use crate::request::{self, Request, RowShape};
+use crate::shared::{Rejection, ReservedBytes, Shared, is_octets, json_response, read_body, response};
+use crate::wire::{Answered, Counters, Failed, FailureKind, Found, QUERIES_PER_REQUEST, Reply, Used};
 
 mod clusters;
 mod filters;
 
 /// A request with more queries is a batch: its queries' steps come after those of others.
 const BATCH: usize = QUERIES_PER_REQUEST;
-/// Bodies and answers of more bytes are read and written beside the threads that serve connections.
-const LONG_BYTES: usize = 64 << 10;
-/// Pause before a refusal, when there were more than so many within that time.
-const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
-const REFUSALS_AT_ONCE: u32 = 16;
 /// Bytes of the lists that the last queries visited, as text, at most.
 const VISITS_BYTES: usize = 512 << 10;
-/// First allocation for a body, bytes.
-const BODY_START: usize = 4 << 10;
 
-/// State that all requests share.
+/// State of the requests to an index.
 pub(crate) struct FrontState {
-    pub(crate) versions: Arc<Versions>,
-    pub(crate) limits: Limits,
-    threads: usize,
+    shared: Arc<Shared>,
+    versions: Arc<Versions>,
     shape: RowShape,
     number: u8,
-    ledger: Arc<Ledger>,
-    pub(crate) connections: Connections,
-    requests: AtomicU64,
-    refused: AtomicU64,
-    refusals: Refusals,
-    // One permit for each thread that serves connections: while long work takes the threads of all, others serve.
-    long_work: Semaphore,
 }
 
-/// Recent refusals. Clients that ask again at once would otherwise keep the threads from others.
-struct Refusals(Mutex<(Instant, u32)>);
+impl Deref for FrontState {
+    type Target = Shared;
 
-impl Refusals {
-    /// Counts one more. Returns whether there were many within [`REFUSAL_PAUSE`].
-    fn is_flood(&self) -> bool {
-        let mut recent = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        if recent.0.elapsed() >= REFUSAL_PAUSE {
-            *recent = (Instant::now(), 0);
-        }
-        recent.1 += 1;
-        recent.1 > REFUSALS_AT_ONCE
+    fn deref(&self) -> &Shared {
+        &self.shared
     }
 }
 
 impl FrontState {
-    pub(crate) fn new(
-        versions: Arc<Versions>,
-        shape: RowShape,
-        (limits, threads): (Limits, usize),
-        ledger: Arc<Ledger>,
-        connections: Connections,
-    ) -> FrontState {
+    pub(crate) fn new(shared: Arc<Shared>, versions: Arc<Versions>, shape: RowShape) -> FrontState {
         let number = versions.status().server;
-        FrontState {
-            versions,
-            limits,
-            threads,
-            shape,
-            number,
-            ledger,
-            connections,
-            requests: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            refusals: Refusals(Mutex::new((Instant::now(), 0))),
-            long_work: Semaphore::new(threads),
-        }
-    }
-
-    /// Runs work over so many bytes. Where it takes long it is done beside the threads that serve connections, and
-    /// waits while as much of it as there are such threads is under way.
-    async fn work<T>(&self, bytes: usize, work: impl FnOnce() -> T) -> T {
-        if bytes <= LONG_BYTES {
-            return work();
-        }
-        let _permit = self.long_work.acquire().await;
-        tokio::task::block_in_place(work)
+        FrontState { shared, versions, shape, number }
     }
 }
 
@@ -150,49 +95,7 @@ async fn search(
     let url_query = url_query.as_deref().unwrap_or("");
     match answer(&shared, (number, &activity), url_query, &headers, body).await {
         Ok(response) => response,
-        Err(refused) => {
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-            if shared.refusals.is_flood() {
-                tokio::time::sleep(REFUSAL_PAUSE).await;
-            }
-            refused.response()
-        }
-    }
-}
-
-/// The reason why a request is not answered.
-pub(crate) struct Rejection {
-    status: StatusCode,
-    error: String,
-}
-
-impl Rejection {
-    pub(crate) fn bad(error: impl Into<String>) -> Rejection {
-        Rejection { status: StatusCode::BAD_REQUEST, error: error.into() }
-    }
-
-    pub(crate) fn forbidden(error: String) -> Rejection {
-        Rejection { status: StatusCode::FORBIDDEN, error }
-    }
-
-    fn unavailable(error: impl Into<String>) -> Rejection {
-        Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error: error.into() }
-    }
-
-    fn overloaded() -> Rejection {
-        Rejection::unavailable("the server has no memory left for more requests; ask again later")
-    }
-
-    fn late_body(limits: &Limits) -> Rejection {
-        let error = format!(
-            "the body came more slowly than {} bytes a second; send it faster, or in smaller requests",
-            limits.least_rate
-        );
-        Rejection { status: StatusCode::REQUEST_TIMEOUT, error }
-    }
-
-    pub(crate) fn response(self) -> Response {
-        json_response(self.status, &Refusal { error: self.error })
+        Err(refused) => shared.refuse(refused).await,
     }
 }
 
@@ -249,100 +152,6 @@ async fn answer(
     drop(reply);
     memory.shrink_to(bytes.len() as u64);
     Ok(response(status, Bytes::from_owner(ReservedBytes { bytes, _memory: memory })))
-}
-
-/// Whether a connection in a reserved place may ask for this.
-pub(crate) fn is_for_reserved(path: &str) -> bool {
-    matches!(path, "/v1/health" | "/v1/status")
-}
-
-/// The refusal of any other request there.
-pub(crate) fn reserved_refusal() -> Response {
-    let error = "all connections are in use; ask again later".into();
-    let mut response = Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error }.response();
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
-}
-
-fn is_octets(headers: &HeaderMap) -> Result<bool, Rejection> {
-    let kind = headers.get(header::CONTENT_TYPE).map_or("", |kind| kind.to_str().unwrap_or("?"));
-    let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
-    let error = match kind.as_str() {
-        "application/octet-stream" => return Ok(true),
-        "application/json" => return Ok(false),
-        "" => "the request has no Content-Type".to_string(),
-        other => format!("Content-Type {:?} is not read", shortened(other)),
-    };
-    // Pages of any site can send the other types without asking the browser's leave.
-    Err(Rejection {
-        status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        error: format!(
-            "{error}; send application/json (curl: -H 'Content-Type: application/json') or \
-                        application/octet-stream"
-        ),
-    })
-}
-
-/// Reads a body, and reserves memory for it as it arrives. A body beyond the limit is read to eight times that and
-/// dropped: a client that is still sending would not read the rejection.
-async fn read_body(
-    mut body: Body,
-    limits: &Limits,
-    memory: &mut RequestMemory,
-) -> Result<Vec<u8>, Rejection> {
-    let limit = limits.body_bytes;
-    let announced = body.size_hint().exact().unwrap_or(0).min(limit as u64) as usize;
-    let (mut bytes, mut length, started) = (Vec::new(), 0, Instant::now());
-    loop {
-        // A client that keeps to the least rate has all the time that its body takes.
-        let earned = Duration::from_secs_f64(length as f64 / limits.least_rate.max(1) as f64);
-        let frame = match tokio::time::timeout_at(started + limits.patience + earned, body.frame()).await {
-            Err(_) => return Err(Rejection::late_body(limits)),
-            Ok(None) => break,
-            Ok(Some(Err(e))) => {
-                return Err(Rejection::bad(format!("the body broke off: {}", shortened(&e.to_string()))));
-            }
-            Ok(Some(Ok(frame))) => frame,
-        };
-        let Ok(data) = frame.into_data() else { continue };
-        length += data.len();
-        if length > 8 * limit {
-            break;
-        }
-        if length <= limit {
-            reserve_body(&mut bytes, length, announced, memory)?;
-            bytes.extend_from_slice(&data);
-        }
-    }
-    if length > limit {
-        return Err(Rejection::bad(format!(
-            "the body is longer than {limit} bytes; send fewer queries in one request, or start the server with a \
-             larger --http-memory"
-        )));
-    }
-    Ok(bytes)
-}
-
-/// Makes room for a body of `length` bytes so far. It doubles, up to what was announced.
-fn reserve_body(
-    bytes: &mut Vec<u8>,
-    length: usize,
-    announced: usize,
-    memory: &mut RequestMemory,
-) -> Result<(), Rejection> {
-    let before = bytes.capacity();
-    if length <= before {
-        return Ok(());
-    }
-    let doubled = (2 * before).max(BODY_START);
-    let capacity = length.max(if announced >= length { doubled.min(announced) } else { doubled });
-    // The old memory is copied into the new.
-    if !memory.grow(capacity as u64) {
-        return Err(Rejection::overloaded());
-    }
-    bytes.reserve_exact(capacity - bytes.len());
-    memory.shrink_to(memory.bytes() - before as u64);
-    Ok(())
 }
 
 /// A query of a request. Dropping it before its answer cancels the query: hyper drops the handler of a client that
@@ -476,15 +285,10 @@ async fn status(State(shared): State<Arc<FrontState>>) -> Response {
     status.ram_budget_bytes = status.ram_budget_bytes.map(|b| b + own);
     let memory = by_component(&status.memory);
     let Ok(mut body) = serde_json::to_value(status) else {
-        let error = "the status cannot be written as JSON; please report it".into();
-        return Rejection { status: StatusCode::INTERNAL_SERVER_ERROR, error }.response();
+        return Rejection::failed("the status cannot be written as JSON; please report it").response();
     };
     body["memory"] = memory;
-    body["http"] = json!({
-        "connections": shared.connections.len(),
-        "requests": shared.requests.load(Ordering::Relaxed),
-        "refused": shared.refused.load(Ordering::Relaxed),
-    });
+    body["http"] = shared.counters();
     json_response(StatusCode::OK, &body)
 }
 
@@ -497,7 +301,7 @@ async fn visits(State(shared): State<Arc<FrontState>>) -> Response {
 }
 
 /// An account as one number for each component, and their sum, as in the reports of searches.
-fn by_component(components: &[(Cow<'static, str>, u64)]) -> Value {
+pub(crate) fn by_component(components: &[(Cow<'static, str>, u64)]) -> Value {
     let mut all = serde_json::Map::new();
     for (what, bytes) in components {
         all.insert(what.replace(' ', "_") + "_bytes", (*bytes).into());
@@ -508,60 +312,17 @@ fn by_component(components: &[(Cow<'static, str>, u64)]) -> Value {
 
 async fn no_such_path() -> Response {
     let error = format!("no such path; there are {}", paths().join(", "));
-    Rejection { status: StatusCode::NOT_FOUND, error }.response()
+    Rejection::new(StatusCode::NOT_FOUND, error).response()
 }
 
 async fn wrong_method() -> Response {
     let error = format!("wrong method; there are {}", paths().join(", "));
-    Rejection { status: StatusCode::METHOD_NOT_ALLOWED, error }.response()
-}
-
-fn json_response<T: Serialize>(status: StatusCode, body: &T) -> Response {
-    response(status, serde_json::to_vec(body).unwrap_or_default().into())
-}
-
-/// The response without a body.
-pub(crate) fn no_content() -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    response
-}
-
-fn response(status: StatusCode, body: Bytes) -> Response {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    response
-}
-
-/// Bytes of an answer, which keep their reserved memory until the last of them is sent.
-struct ReservedBytes {
-    bytes: Vec<u8>,
-    _memory: RequestMemory,
-}
-
-impl AsRef<[u8]> for ReservedBytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
+    Rejection::new(StatusCode::METHOD_NOT_ALLOWED, error).response()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn many_refusals_at_once_are_a_flood_and_few_are_not() {
-        let refusals = Refusals(Mutex::new((Instant::now(), REFUSALS_AT_ONCE)));
-        assert!(refusals.is_flood());
-        let past = Instant::now() - REFUSAL_PAUSE;
-        let refusals = Refusals(Mutex::new((past, 1000)));
-        assert!(!refusals.is_flood());
-    }
 
     #[test]
     fn a_server_that_refuses_all_queries_reports_overload_for_the_request() {
@@ -570,8 +331,5 @@ mod tests {
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);
         assert!(line.as_ref().is_some_and(|l| l.contains("again later")));
-        let response = Rejection::overloaded().response();
-        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
     }
 }

@@ -15,7 +15,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_server::callers::Callers;
 use stratann_server::wire::{Answered, Reply};
-use stratann_server::{Limits, paths};
+use stratann_server::{Limits, collection_paths, paths};
 use stratann_storage::Quiet;
 
 /// Sends a head as it is, and gives the response.
@@ -446,26 +446,38 @@ fn documents() -> Vec<(String, String)> {
     all
 }
 
+/// Whether a path is one of a served form, in which any name may stand for what is in braces.
+fn fits(form: &str, path: &str) -> bool {
+    let (form, path): (Vec<&str>, Vec<&str>) = (form.split('/').collect(), path.split('/').collect());
+    form.len() == path.len() && form.iter().zip(path).all(|(own, part)| *own == part || own.starts_with('{'))
+}
+
 #[test]
 fn documents_name_the_paths_that_are_served() {
-    let served = paths();
-    let ends = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-'));
+    let (served, of_collections) = (paths(), collection_paths());
+    let all: Vec<&String> = served.iter().chain(&of_collections).collect();
+    let ends = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '{' | '}'));
     for (file, text) in documents() {
         for (at, _) in text.match_indices("/v1/") {
             let path = text[at..].split(ends).next().unwrap();
             let before =
                 text[..at].rsplit(|c: char| !c.is_ascii_uppercase() && c != ' ').next().unwrap().trim();
-            let is_method = matches!(before, "GET" | "POST");
-            let is_served = |own: &String| match is_method {
-                true => *own == format!("{before} {path}"),
-                false => own.ends_with(&format!(" {path}")),
+            let is_method = matches!(before, "GET" | "POST" | "PUT" | "DELETE");
+            let is_served = |own: &&String| {
+                let (method, form) = own.split_once(' ').unwrap();
+                (!is_method || method == before) && fits(form, path)
             };
-            assert!(served.iter().any(is_served), "{file}: {before} {path}");
+            assert!(all.iter().any(is_served), "{file}: {before} {path}");
         }
         if file.ends_with("book/serve.md") {
             let section = text.split("\n## Paths\n").nth(1).unwrap().split("\n## ").next().unwrap();
             let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
             assert_eq!(rows.collect::<Vec<_>>(), served);
+        }
+        if file.ends_with("book/collections.md") {
+            let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+            let rows = rows.map(|row| row.replace("{c}", "{collection}"));
+            assert_eq!(rows.collect::<Vec<_>>(), of_collections);
         }
     }
 }

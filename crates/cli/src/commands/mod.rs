@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod build;
 pub mod cluster;
+pub mod collection;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod explain;

@@ -27,6 +27,7 @@ use stratann_params::{Given, IndexKind, Place, Stage};
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Progress, Result};
 
+mod collection;
 mod local;
 mod result_file;
 mod servers;
@@ -69,6 +70,11 @@ pub struct Args {
     /// Replace an existing RESULT
     #[arg(long, requires = "output")]
     force: bool,
+    /// Search a collection of this data folder: NAME and QUERIES instead of INDEX and QUERIES
+    ///
+    /// Ids may be numbers, UUIDs and strings; the latter go into a .jsonl or .csv file alone. A recall of 1 is exact.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["connect", "memory", "also"])]
+    data: Option<PathBuf>,
     /// Search this index too, as one with INDEX; may be repeated. Ids that several indexes hold are of the same row
     ///
     /// All need equal dimension, element type and metric. The indexes are searched at the same time.
@@ -93,7 +99,8 @@ impl Rows for SearchRows {
 const USAGE: &str = "\
 stratann search [OPTIONS] <INDEX> <QUERIES>
        stratann search [OPTIONS] --connect <HOST:PORT,…> <QUERIES>
-       stratann search [OPTIONS] --memory <ADDRESS,…> --key-file <FILE> <QUERIES>";
+       stratann search [OPTIONS] --memory <ADDRESS,…> --key-file <FILE> <QUERIES>
+       stratann search [OPTIONS] --data <DIR> <NAME> <QUERIES>";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -105,6 +112,7 @@ Examples:
   stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of a single query
   stratann search base.idx query.fbin --also new.idx                     # two indexes as one
   stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
+  stratann search --data photos.data photos query.fbin -k 10            # a collection
 
 Distances are squared l2, minus the inner product, or 1 - cosine: smaller is closer.";
 
@@ -274,6 +282,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             "-o holds the results of one run, but {} were requested; give one --recall or --search-list",
             runs.len()
         )));
+    }
+    if let Some(data) = &args.data {
+        return collection::run(args, data, &runs, output);
     }
     let truth = args.groundtruth.as_deref();
     let target = args.searched.target()?;

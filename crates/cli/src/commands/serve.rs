@@ -30,6 +30,7 @@ use crate::parameters::{Parameters, Rows};
 use crate::{Verdict, options};
 
 mod caps;
+mod collections;
 mod config;
 mod memory;
 mod sources;
@@ -39,14 +40,14 @@ use sources::Sources;
 
 /// Answer searches over HTTP
 ///
-/// Serves one index, one server's shard of an index from `stratann cluster partition`, or what memory nodes hold. Runs
-/// until SIGTERM or Ctrl-C, then finishes running requests. There is no authentication: everyone who reaches the
-/// address can search.
+/// Serves one index, one server's shard of an index from `stratann cluster partition`, what memory nodes hold, or the
+/// collections of a data folder. Runs until SIGTERM or Ctrl-C, then finishes running requests. There is no
+/// authentication: everyone who reaches the address can search, and change collections.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// File of options in TOML; options of the command line take precedence
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["index", "memory"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["index", "memory", "data"])]
     config: Option<PathBuf>,
     #[command(flatten)]
     table: Parameters<ServeRows>,
@@ -67,12 +68,13 @@ Examples:
   stratann serve --index base.idx
   stratann serve --config server-0.toml
   stratann serve --memory 10.0.0.9:8900 --key-file key
+  stratann serve --data photos.data                # collections
   curl -s 127.0.0.1:8700/v1/search -H 'Content-Type: application/json' -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
 Keys of the file are names of the reference: those of options with underscores, with a flag as true or false, and
 
   server, listen, peers, secret_file, tls_certificate, tls_key, tls_authority: the servers of a partition
-  store, data, poll_s: fetch the index from a store, and look for new versions
+  store, data, poll_s: fetch the index from a store, and look for new versions; data alone has collections
   etcd, cluster, advertise: find the other servers by etcd
   learning (on, always, frozen or off)
   max_timeout_ms, connections_per_address, header_time_s, idle_time_s: what clients may take
@@ -114,7 +116,11 @@ struct Setup {
 /// Runs `stratann serve`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let log: Log = Arc::new(move |line: &str| output.note(&format!("{} {line}", utc(SystemTime::now()))));
-    let setup = setup(args, Arc::clone(&log), output)?;
+    let (given, folder) = config::given(args.config.as_deref(), &args.table)?;
+    if collections::are_asked(&given) {
+        return collections::run(args, &given, log, output);
+    }
+    let setup = setup(args, (given, folder), Arc::clone(&log), output)?;
     let stop = stops(args.until_eof)?;
     let front_bytes = setup.limits.bytes(setup.http_threads);
     let has_budget = setup.engine.ram_budget.is_some();
@@ -260,9 +266,9 @@ fn index_folder(settings: &ServeSettings, has_memory: bool) -> Result<PathBuf> {
         (Some(index), None) => Ok(index.clone()),
         (None, Some(_)) => Ok(PathBuf::new()),
         (None, None) if has_memory => Ok(PathBuf::new()),
-        (None, None) => {
-            Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"))
-        }
+        (None, None) => Err(Error::bad_input(
+            "the file has no index; add index = \"FOLDER\", store and data, or data alone",
+        )),
     }
 }
 
@@ -288,8 +294,7 @@ fn address_of_servers(peers: &PeerSettings, output: Output) -> Result<(Option<So
 }
 
 /// Merges the file and the command line.
-fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
-    let (given, folder) = config::given(args.config.as_deref(), &args.table)?;
+fn setup(args: &Args, (given, folder): (Given, PathBuf), log: Log, output: Output) -> Result<Setup> {
     given.check_values(&args.table.scope([], Place::Folder))?;
     let check = |kind, place| Ok::<_, Error>(given.check(&args.table.scope([kind], place))?);
     if given.has("memory") {
@@ -389,7 +394,10 @@ fn http_of(settings: &ServeSettings, output: Output) -> Result<(SocketAddr, Call
 fn http_address(text: &str, output: Output) -> Result<SocketAddr> {
     let http = socket_address("http", text)?;
     if !http.ip().is_loopback() {
-        output.note("note: everyone who reaches the HTTP address can search; there is no authentication");
+        output.note(
+            "note: everyone who reaches the HTTP address can search, and change collections; there is no \
+             authentication",
+        );
     }
     Ok(http)
 }

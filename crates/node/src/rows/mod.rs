@@ -10,6 +10,7 @@ mod engine;
 pub(crate) mod fake;
 mod fjall;
 mod folder;
+mod id_text;
 mod key;
 mod log;
 mod memory;

@@ -9,9 +9,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use tokio::sync::Semaphore;
 
-use super::{FrontState, Rejection, ReservedBytes, response};
+use super::FrontState;
 use crate::limits::RequestMemory;
 use crate::request;
+use crate::shared::{Rejection, ReservedBytes, response};
 use crate::wire::{Cached, Clusters, Used};
 
 /// Bytes of a reply for each cluster: its size as text, and a part of the bitmap.
@@ -72,10 +73,7 @@ async fn reserved(
             response
         }
         Some(Err(refused)) => refused.response(),
-        None => {
-            let error = "the reply cannot be made; please report it".into();
-            Rejection { status: StatusCode::INTERNAL_SERVER_ERROR, error }.response()
-        }
+        None => Rejection::failed("the reply cannot be made; please report it").response(),
     }
 }
 
@@ -104,19 +102,19 @@ pub(super) async fn landmarks(State(shared): State<Arc<FrontState>>) -> Response
     let server = shared.versions.current();
     let bytes = server.landmarks_bytes_max();
     let written = move || match server.landmarks() {
-        Ok(rows) if rows.is_empty() => Err(Rejection {
-            status: StatusCode::NOT_FOUND,
-            error: "this server has no part of a disk-graph; ask /v1/search".into(),
-        }),
+        Ok(rows) if rows.is_empty() => {
+            let error = "this server has no part of a disk-graph; ask /v1/search";
+            Err(Rejection::new(StatusCode::NOT_FOUND, error))
+        }
         Ok(rows) => Ok(rows),
-        Err(e) => Err(Rejection { status: StatusCode::INTERNAL_SERVER_ERROR, error: e.message }),
+        Err(e) => Err(Rejection::failed(e.message)),
     };
     reserved(&shared, "application/octet-stream", bytes, written).await
 }
 
 fn no_clusters() -> Rejection {
-    let error = "this server's index is no remote-hnsw; ask /v1/search".into();
-    Rejection { status: StatusCode::NOT_FOUND, error }
+    let error = "this server's index is no remote-hnsw; ask /v1/search";
+    Rejection::new(StatusCode::NOT_FOUND, error)
 }
 
 #[cfg(test)]

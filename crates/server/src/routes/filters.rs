@@ -4,10 +4,11 @@ use stratann_engine::serve::{KeptFilters, Server};
 use stratann_storage::budget::size;
 use stratann_storage::{Error, ErrorKind};
 
-use super::{FrontState, LONG_BYTES, Rejection};
+use super::FrontState;
 use crate::limits::RequestMemory;
 use crate::named_ids::NamedIds;
 use crate::request::Request;
+use crate::shared::{LONG_BYTES, Rejection};
 use crate::wire::{FilterReport, FilterReports};
 
 /// Filters, and what a reply says of them.

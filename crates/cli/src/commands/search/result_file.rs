@@ -1,10 +1,13 @@
 //! Writes results in the layout that the suffix of the file names. Each file appears atomically.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use stratann_engine::search::Answers;
+use stratann_node::collections::Hit;
+use stratann_node::rows::ExternalId;
 use stratann_storage::output::{AtomicFile, OutputPath};
 use stratann_storage::{Error, Result};
 
@@ -45,6 +48,15 @@ impl Layout {
                 "{}: unknown suffix of a result file; use .ibin, .i64bin, .npy, .jsonl or .csv",
                 path.display()
             ))),
+        }
+    }
+
+    /// Largest id.
+    fn id_max(self) -> u64 {
+        match self {
+            Layout::Ibin => u64::from(u32::MAX),
+            Layout::I64bin => i64::MAX as u64,
+            Layout::Npy | Layout::Jsonl | Layout::Csv => u64::MAX,
         }
     }
 
@@ -139,7 +151,11 @@ impl ResultFile {
             return self.put_text(first, answers);
         }
         self.refuse_long_ids(first, answers)?;
-        let Answers { ids, distances, .. } = answers;
+        self.put_binary(first, &answers.ids, &answers.distances)
+    }
+
+    /// Writes k ids and distances of each query.
+    fn put_binary(&mut self, first: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
         let start = if self.layout == Layout::Npy { NPY_HEADER as u64 } else { HEADER };
         let (cell, id_bytes) = ((first * self.k) as u64, self.layout.id_bytes());
         if self.layout == Layout::Ibin {
@@ -160,11 +176,7 @@ impl ResultFile {
     }
 
     fn refuse_long_ids(&self, first: usize, answers: &Answers) -> Result<()> {
-        let most = match self.layout {
-            Layout::Ibin => u64::from(u32::MAX),
-            Layout::I64bin => i64::MAX as u64,
-            Layout::Npy | Layout::Jsonl | Layout::Csv => u64::MAX,
-        };
+        let most = self.layout.id_max();
         let results =
             (0..answers.counts.len()).flat_map(|at| answers.results(at).map(move |hit| (at, hit.0)));
         let Some((at, id)) = results.into_iter().find(|result| result.1 > most) else { return Ok(()) };
@@ -192,10 +204,84 @@ impl ResultFile {
         self.file.write(self.text.as_bytes())
     }
 
+    /// Writes the nearest points of each query from `first` on, after those of all queries before.
+    ///
+    /// # Errors
+    /// A layout that takes numbers alone, and an id that is none; as [`ResultFile::put`].
+    pub(super) fn put_points(&mut self, first: usize, hits: &[Vec<Hit>]) -> Result<()> {
+        self.text.clear();
+        match self.layout {
+            Layout::Jsonl => self.push_lines(first, hits),
+            Layout::Csv => self.push_cells(first, hits),
+            Layout::Ibin | Layout::I64bin | Layout::Npy => {
+                let (mut ids, mut distances) = (Vec::new(), Vec::new());
+                for (hits, query) in hits.iter().zip(first..) {
+                    for hit in hits {
+                        ids.push(self.number(query, &hit.id)?);
+                        distances.push(hit.distance);
+                    }
+                    ids.extend(std::iter::repeat_n(u64::MAX, self.k.saturating_sub(hits.len())));
+                    distances.extend(std::iter::repeat_n(f32::INFINITY, self.k.saturating_sub(hits.len())));
+                }
+                return self.put_binary(first, &ids, &distances);
+            }
+        }
+        self.file.write(self.text.as_bytes())
+    }
+
+    fn push_lines(&mut self, first: usize, hits: &[Vec<Hit>]) {
+        for (hits, query) in hits.iter().zip(first..) {
+            let ids: Vec<_> = hits.iter().map(|hit| id_json(&hit.id)).collect();
+            let distances: Vec<f32> = hits.iter().map(|hit| hit.distance).collect();
+            let line = serde_json::json!({ "query": query, "ids": ids, "distances": distances });
+            let _ = writeln!(self.text, "{line}");
+        }
+    }
+
+    fn push_cells(&mut self, first: usize, hits: &[Vec<Hit>]) {
+        for (hits, query) in hits.iter().zip(first..) {
+            for (rank, hit) in hits.iter().enumerate() {
+                let _ = writeln!(self.text, "{query},{rank},{},{}", cell(&hit.id.to_string()), hit.distance);
+            }
+        }
+    }
+
+    /// An id as a number that the layout takes.
+    fn number(&self, query: usize, id: &ExternalId) -> Result<u64> {
+        let refused = |why: &str, name: &str| {
+            Err(Error::bad_input(format!(
+                "{}: id {id}, a result of query {query}, {why}; name the file {name}",
+                self.file.path().display()
+            )))
+        };
+        let ExternalId::Number(number) = *id else { return refused("is no number", ".jsonl or .csv") };
+        if number <= self.layout.id_max() {
+            return Ok(number);
+        }
+        let other = if i64::try_from(number).is_ok() { ".i64bin" } else { ".npy" };
+        refused("is too large for this layout", other)
+    }
+
     /// Publishes the file under its final name, after the distances beside it.
     pub(super) fn commit(self) -> Result<()> {
         self.distances.map_or(Ok(()), AtomicFile::commit)?;
         self.file.commit()
+    }
+}
+
+/// An id in JSON: a number, or a string.
+fn id_json(id: &ExternalId) -> serde_json::Value {
+    match id {
+        ExternalId::Number(number) => (*number).into(),
+        other => other.to_string().into(),
+    }
+}
+
+/// A text as a cell of a line, in quotes where it has what separates cells or lines.
+fn cell(text: &str) -> Cow<'_, str> {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")).into(),
+        false => text.into(),
     }
 }
 

@@ -96,7 +96,7 @@ fn shown(shown: &[Shown]) -> String {
 }
 
 /// Formats microseconds: `870 us`, `41.7 ms`, `1.20 s`.
-fn time(us: f64) -> String {
+pub(super) fn time(us: f64) -> String {
     match us {
         us if us < 1000.0 => format!("{us:.0} us"),
         us if us < 1e6 => format!("{:.1} ms", us / 1000.0),

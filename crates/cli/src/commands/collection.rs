@@ -1,0 +1,390 @@
+//! `stratann collection`: the collections of a data folder, and their points.
+
+use clap::Subcommand;
+use serde::Serialize;
+use stratann_kernel::{DType, Metric};
+use stratann_node::collections::{Facts, Info, Kind, Node, Spec};
+use stratann_params::collection::{CollectionSettings, CreateSettings};
+use stratann_params::{IndexKind, Param, Place, Stage};
+use stratann_storage::budget::size;
+use stratann_storage::{Error, ErrorKind, Progress, Result};
+
+use crate::Verdict;
+use crate::data_folder::{self, plain};
+use crate::options::{self, KindChoice};
+use crate::output::{Output, count, table};
+use crate::parameters::{Parameters, Rows};
+use crate::progress::ProgressPrinter;
+
+mod changes;
+
+/// Create, fill, examine and drop the collections of a data folder
+///
+/// A collection has points: vectors with ids, which may change at any time. Each change is durable when its command has
+/// ended, or its request to `stratann serve --data` has its reply. `stratann search --data` searches a collection. One
+/// process at a time has a data folder open.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Create(Create),
+    List(List),
+    Info(InfoArgs),
+    Drop(Drop),
+    Upsert(changes::Upsert),
+    Delete(changes::Delete),
+    Verify(Verify),
+    Compact(Compact),
+}
+
+/// The options that all commands of collections have.
+const SHARED: [&str; 2] = ["data", "ram_budget"];
+
+/// The table's options of every command of collections.
+struct PlaceRows;
+
+impl Rows for PlaceRows {
+    const STAGES: &'static [Stage] = &[Stage::Collection];
+
+    fn has(param: &Param) -> bool {
+        SHARED.contains(&param.name)
+    }
+}
+
+/// The table's options of a new collection.
+struct CreateRows;
+
+impl Rows for CreateRows {
+    const STAGES: &'static [Stage] = &[Stage::Collection];
+
+    fn has(param: &Param) -> bool {
+        SHARED.contains(&param.name) || ["dim", "metric", "dtype"].contains(&param.name)
+    }
+}
+
+/// Create an empty collection
+#[derive(clap::Args)]
+#[command(after_long_help = CREATE_EXAMPLES)]
+struct Create {
+    /// Its name: 1 to 255 bytes without control characters and /
+    name: String,
+    /// Kind of index of its larger parts; auto leaves the choice to each of them
+    #[arg(long, value_name = "KIND", default_value = "auto", hide_possible_values = true)]
+    #[arg(value_parser = options::kinds())]
+    kind: KindChoice,
+    #[command(flatten)]
+    table: Parameters<CreateRows>,
+}
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  stratann collection create --data photos.data photos --dim 384 --metric cosine
+  stratann collection upsert --data photos.data photos base.fbin
+  stratann search --data photos.data photos query.fbin -k 10";
+
+/// List the collections
+#[derive(clap::Args)]
+struct List {
+    #[command(flatten)]
+    table: Parameters<PlaceRows>,
+}
+
+/// Show what a collection is made of
+#[derive(clap::Args)]
+struct InfoArgs {
+    /// Name of the collection
+    name: String,
+    #[command(flatten)]
+    table: Parameters<PlaceRows>,
+}
+
+/// Drop a collection with all of its points
+#[derive(clap::Args)]
+struct Drop {
+    /// Name of the collection
+    name: String,
+    #[command(flatten)]
+    table: Parameters<PlaceRows>,
+}
+
+/// Compare all that is stored of a collection
+///
+/// The exit code is 1 at the first difference, which the error names.
+#[derive(clap::Args)]
+struct Verify {
+    /// Name of the collection
+    name: String,
+    #[command(flatten)]
+    table: Parameters<PlaceRows>,
+}
+
+/// Make one segment of all points
+///
+/// A search of one segment costs least. The segment is an index of the collection's kind, built within --ram-budget. An
+/// open data folder merges segments in the background, too; this command merges all at once. An interruption leaves the
+/// collection as it was.
+#[derive(clap::Args)]
+struct Compact {
+    /// Name of the collection
+    name: String,
+    #[command(flatten)]
+    table: Parameters<PlaceRows>,
+}
+
+/// A collection, and how it was made.
+#[derive(Serialize)]
+struct Described {
+    name: String,
+    dim: usize,
+    metric: &'static str,
+    dtype: &'static str,
+    kind: &'static str,
+}
+
+impl Described {
+    fn of(name: &str, spec: &Spec) -> Described {
+        Described {
+            name: name.into(),
+            dim: spec.dim,
+            metric: spec.metric.name(),
+            dtype: spec.dtype.name(),
+            kind: spec.kind.map_or("auto", IndexKind::name),
+        }
+    }
+
+    fn text(&self) -> String {
+        let Described { dim, metric, dtype, kind, .. } = self;
+        format!("{dim} × {dtype}, {metric}, kind {kind}")
+    }
+}
+
+/// A collection in the list: what it is, or why it cannot be used.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Listed {
+    Usable(Described),
+    Damaged { name: String, error: String },
+}
+
+#[derive(Serialize)]
+struct ListDocument {
+    collections: Vec<Listed>,
+}
+
+#[derive(Serialize)]
+struct SegmentDocument {
+    number: u64,
+    kind: &'static str,
+    rows: u64,
+    dead: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct InfoDocument {
+    #[serde(flatten)]
+    described: Described,
+    points: u64,
+    seq: u64,
+    delta_points: u64,
+    delta_bytes: u64,
+    segments: Vec<SegmentDocument>,
+    /// Why the last checkpoint or merge failed, if it did.
+    trouble: Option<String>,
+}
+
+#[derive(Serialize)]
+struct DropDocument<'a> {
+    name: &'a str,
+    rows: u64,
+    unfinished: Option<String>,
+}
+
+#[derive(Serialize)]
+struct VerifyDocument<'a> {
+    name: &'a str,
+    points: u64,
+    seq: u64,
+}
+
+/// Runs `stratann collection`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    match &args.command {
+        Command::Create(args) => create(args, output),
+        Command::List(args) => list(args, output),
+        Command::Info(args) => info(args, output),
+        Command::Drop(args) => drop_collection(args, output),
+        Command::Upsert(args) => changes::upsert(args, output),
+        Command::Delete(args) => changes::delete(args, output),
+        Command::Verify(args) => verify(args, output),
+        Command::Compact(args) => compact(args, output),
+    }
+}
+
+/// Opens the data folder that options name.
+fn opened<R: Rows>(parameters: &Parameters<R>, printer: &ProgressPrinter) -> Result<Node> {
+    let settings = settings(parameters)?;
+    data_folder::open(&data_folder::path(settings.data)?, settings.ram_budget, printer)
+}
+
+fn settings<R: Rows>(parameters: &Parameters<R>) -> Result<CollectionSettings> {
+    parameters.check(None, Place::Collections)?;
+    Ok(parameters.given.read())
+}
+
+fn create(args: &Create, output: Output) -> Result<Verdict> {
+    let settings = settings(&args.table)?;
+    let own: CreateSettings = args.table.given.read();
+    let known = |what: &str| Error::bad_input(format!("{what}; use a newer stratann"));
+    let spec = Spec {
+        dim: usize::try_from(own.dim.unwrap_or(0)).unwrap_or(usize::MAX),
+        metric: Metric::from_name(own.metric.name()).ok_or_else(|| known("an unknown metric"))?,
+        dtype: DType::from_name(own.dtype.name()).ok_or_else(|| known("an unknown type"))?,
+        kind: args.kind.0,
+    };
+    let printer = ProgressPrinter::new(output);
+    let folder = data_folder::path(settings.data)?;
+    let node = data_folder::open_or_make(&folder, settings.ram_budget, &printer)?;
+    node.create_collection(&args.name, spec).map_err(plain)?;
+    printer.finish();
+    let document = Described::of(&args.name, &spec);
+    output.result(&document, || {
+        format!("{}: created in {}, {}\n", args.name, folder.display(), document.text())
+    })?;
+    Ok(Verdict::Fine)
+}
+
+fn list(args: &List, output: Output) -> Result<Verdict> {
+    let printer = ProgressPrinter::new(output);
+    let all = opened(&args.table, &printer)?.collections().map_err(plain)?;
+    printer.finish();
+    let listed = |Info { name, spec }: Info| match spec {
+        Ok(spec) => Listed::Usable(Described::of(&name, &spec)),
+        Err(e) => Listed::Damaged { name, error: e.message },
+    };
+    let document = ListDocument { collections: all.into_iter().map(listed).collect() };
+    output.result(&document, || list_text(&document.collections))?;
+    let is_sound = document.collections.iter().all(|listed| matches!(listed, Listed::Usable(_)));
+    Ok(if is_sound { Verdict::Fine } else { Verdict::Failed })
+}
+
+fn list_text(all: &[Listed]) -> String {
+    if all.is_empty() {
+        return "there is no collection; make one with `stratann collection create`\n".into();
+    }
+    let row = |listed: &Listed| match listed {
+        Listed::Usable(Described { name, dim, metric, dtype, kind }) => {
+            vec![name.clone(), dim.to_string(), (*dtype).into(), (*metric).into(), (*kind).into()]
+        }
+        Listed::Damaged { name, error } => vec![name.clone(), format!("cannot be used: {error}")],
+    };
+    table(&["name", "dimensions", "type", "metric", "kind"], &all.iter().map(row).collect::<Vec<_>>())
+}
+
+fn info(args: &InfoArgs, output: Output) -> Result<Verdict> {
+    let printer = ProgressPrinter::new(output);
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
+    let facts = collection.facts().map_err(plain)?;
+    printer.finish();
+    let document = info_document(Described::of(&args.name, &collection.spec()), &facts);
+    output.result(&document, || info_text(&document))?;
+    Ok(Verdict::Fine)
+}
+
+fn info_document(described: Described, facts: &Facts) -> InfoDocument {
+    let segments = facts.segments.iter().map(|segment| SegmentDocument {
+        number: segment.number,
+        kind: segment.kind.name(),
+        rows: segment.rows,
+        dead: segment.dead,
+        bytes: segment.bytes,
+    });
+    InfoDocument {
+        described,
+        points: facts.points,
+        seq: facts.seq,
+        delta_points: facts.delta_points,
+        delta_bytes: facts.delta_bytes,
+        segments: segments.collect(),
+        trouble: facts.trouble.as_ref().map(|e| e.message.clone()),
+    }
+}
+
+fn info_text(document: &InfoDocument) -> String {
+    let mut text = format!(
+        "{}: {} points of {}; change {}\n{} points in memory, {}\n",
+        document.described.name,
+        count(document.points),
+        document.described.text(),
+        count(document.seq),
+        count(document.delta_points),
+        size(document.delta_bytes)
+    );
+    for segment in &document.segments {
+        text += &format!(
+            "segment {}: {}, {} rows, {} dead, {}\n",
+            segment.number,
+            segment.kind,
+            count(segment.rows),
+            count(segment.dead),
+            size(segment.bytes)
+        );
+    }
+    if let Some(trouble) = &document.trouble {
+        text += &format!("the last checkpoint or merge failed: {trouble}\n");
+    }
+    text
+}
+
+fn compact(args: &Compact, output: Output) -> Result<Verdict> {
+    let printer = ProgressPrinter::new(output);
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
+    collection.compact(&printer).map_err(|e| match e.kind {
+        Kind::Other(ErrorKind::Interrupted) => Error {
+            kind: ErrorKind::Interrupted,
+            message: format!(
+                "interrupted; all points of {} are there, run it again to make one segment",
+                args.name
+            ),
+        },
+        _ => plain(e),
+    })?;
+    let facts = collection.facts().map_err(plain)?;
+    printer.finish();
+    let document = info_document(Described::of(&args.name, &collection.spec()), &facts);
+    output.result(&document, || info_text(&document))?;
+    Ok(Verdict::Fine)
+}
+
+fn drop_collection(args: &Drop, output: Output) -> Result<Verdict> {
+    let printer = ProgressPrinter::new(output);
+    let dropped = opened(&args.table, &printer)?.drop_collection(&args.name).map_err(plain)?;
+    printer.finish();
+    let unfinished = dropped.unfinished.map(|e| e.message);
+    let document = DropDocument { name: &args.name, rows: dropped.rows, unfinished };
+    output.result(&document, || {
+        let left = document.unfinished.as_ref();
+        let left = left.map_or(String::new(), |why| format!("; some of it is removed later: {why}"));
+        format!("{}: dropped{left}\n", args.name)
+    })?;
+    Ok(Verdict::Fine)
+}
+
+fn verify(args: &Verify, output: Output) -> Result<Verdict> {
+    let printer = ProgressPrinter::new(output);
+    let node = opened(&args.table, &printer)?;
+    printer.stage("verifying", 1, "collections");
+    let found = node.verify(&args.name).map_err(plain)?;
+    printer.finish();
+    let document = VerifyDocument { name: &args.name, points: found.points, seq: found.seq };
+    output.result(&document, || {
+        format!("{}: sound; {} points, change {}\n", args.name, count(found.points), count(found.seq))
+    })?;
+    Ok(Verdict::Fine)
+}

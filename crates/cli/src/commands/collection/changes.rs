@@ -1,0 +1,279 @@
+//! `stratann collection upsert` and `delete`.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use stratann_node::collections::{self, Collection};
+use stratann_node::rows::ExternalId;
+use stratann_params::collection::{DeleteSettings, UpsertSettings};
+use stratann_params::{Param, Stage};
+use stratann_storage::{Error, Progress, Result};
+
+use super::{SHARED, opened};
+use crate::Verdict;
+use crate::data_folder::{Ids, plain, wanted};
+use crate::output::{Output, count, duration};
+use crate::parameters::{Parameters, Rows};
+use crate::progress::ProgressPrinter;
+use crate::queries::Queries;
+
+/// Times that a batch is tried while the collection has no room for it.
+const ATTEMPTS: u32 = 10;
+
+/// The table's options of upserts.
+struct UpsertRows;
+
+impl Rows for UpsertRows {
+    const STAGES: &'static [Stage] = &[Stage::Collection];
+
+    fn has(param: &Param) -> bool {
+        SHARED.contains(&param.name) || ["ids", "first_id"].contains(&param.name)
+    }
+}
+
+/// The table's options of deletes.
+struct DeleteRows;
+
+impl Rows for DeleteRows {
+    const STAGES: &'static [Stage] = &[Stage::Collection];
+
+    fn has(param: &Param) -> bool {
+        SHARED.contains(&param.name) || param.name == "id"
+    }
+}
+
+/// Write points: new ones, and in place of those that have their ids
+///
+/// All vectors are checked before the first one is written. They are written in batches, each of which is durable as a
+/// whole. Where the command ends early, it says which rows are; the same command again replaces them.
+#[derive(clap::Args)]
+#[command(after_long_help = UPSERT_EXAMPLES)]
+pub(super) struct Upsert {
+    /// Name of the collection
+    name: String,
+    /// Vectors, in any vector format; f32 and f16 are converted to each other
+    vectors: PathBuf,
+    #[command(flatten)]
+    table: Parameters<UpsertRows>,
+}
+
+const UPSERT_EXAMPLES: &str = "\
+Examples:
+  stratann collection upsert --data photos.data photos base.fbin
+  stratann collection upsert --data photos.data photos new.fbin --first-id 1000
+  stratann collection upsert --data photos.data photos new.fbin --ids names.txt
+
+Ids in a text file: digits alone are a number, a UUID in its usual form is a UUID, anything else is a string of up to
+255 bytes. Of rows with one id the last one counts.";
+
+/// Delete points by their ids
+///
+/// Ids without a point are no error; they are counted.
+#[derive(clap::Args)]
+#[command(
+    after_long_help = DELETE_EXAMPLES,
+    override_usage = "stratann collection delete [OPTIONS] --data <DIR> NAME IDS\n       \
+                      stratann collection delete [OPTIONS] --data <DIR> NAME --id <ID>"
+)]
+pub(super) struct Delete {
+    /// Name of the collection
+    name: String,
+    /// File of ids: .u64bin or .npy, or a text file with one on each line
+    ids: Option<PathBuf>,
+    #[command(flatten)]
+    table: Parameters<DeleteRows>,
+}
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  stratann collection delete --data photos.data photos old.txt
+  stratann collection delete --data photos.data photos --id 3,5,f47ac10b-58cc-4372-a567-0e02b2c3d479";
+
+#[derive(Default, Serialize)]
+struct UpsertDocument {
+    name: String,
+    rows: u64,
+    new: u64,
+    replaced: u64,
+    repeated: u64,
+    seq: u64,
+    seconds: f64,
+}
+
+#[derive(Default, Serialize)]
+struct DeleteDocument {
+    name: String,
+    ids: u64,
+    deleted: u64,
+    unknown: u64,
+    seq: u64,
+    seconds: f64,
+}
+
+/// Runs `stratann collection upsert`.
+pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
+    let settings: UpsertSettings = args.table.given.read();
+    let printer = ProgressPrinter::new(output);
+    // Held to the end: it writes points into segments meanwhile.
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
+    let spec = collection.spec();
+    let vectors = Queries::points(&args.vectors, wanted(&spec), output)?;
+    let rows = vectors.count();
+    let ids = match &settings.ids {
+        Some(path) => Ids::read(path)?.check_rows(rows, path)?,
+        None => Ids::from_number(settings.first_id, rows)?,
+    };
+    let batches = ids.batches(spec.row_bytes() + vectors.conversion_bytes());
+    let mut bytes = Vec::new();
+    printer.stage("checking vectors", rows as u64, "vectors");
+    for batch in &batches {
+        printer.check_interrupted()?;
+        vectors.read(batch.start, batch.len(), &mut bytes)?;
+        printer.advance(batch.len() as u64);
+    }
+    printer.stage("writing", rows as u64, "vectors");
+    let started = Instant::now();
+    let mut document = UpsertDocument { name: args.name.clone(), rows: rows as u64, ..Default::default() };
+    in_batches(&batches, ("rows", rows), &printer, |batch| {
+        vectors.read(batch.start, batch.len(), &mut bytes)?;
+        let done = patiently(&printer, &collection, |to| to.upsert(&ids.of(batch.clone()), &bytes))?;
+        document.seq = done.seq;
+        document.new += done.new;
+        document.replaced += done.replaced;
+        document.repeated += done.repeated;
+        Ok(())
+    })?;
+    printer.finish();
+    document.seconds = started.elapsed().as_secs_f64();
+    output.result(&document, || upsert_text(&document))?;
+    Ok(Verdict::Fine)
+}
+
+fn upsert_text(document: &UpsertDocument) -> String {
+    let UpsertDocument { name, new, replaced, repeated, seq, seconds, .. } = document;
+    let repeated = match repeated {
+        0 => String::new(),
+        repeated => {
+            format!(
+                "; {} rows have an id that a later row has, too, and the later one counts",
+                count(*repeated)
+            )
+        }
+    };
+    format!(
+        "{name}: {} new points, {} replaced, in {}{repeated}; change {}\n",
+        count(*new),
+        count(*replaced),
+        duration(*seconds),
+        count(*seq)
+    )
+}
+
+/// Runs `stratann collection delete`.
+pub(super) fn delete(args: &Delete, output: Output) -> Result<Verdict> {
+    let settings: DeleteSettings = args.table.given.read();
+    let ids = match (&args.ids, settings.id.as_slice()) {
+        (None, []) => return Err(Error::bad_input("no ids are given; give a file of them, or --id")),
+        (Some(_), [_, ..]) => {
+            return Err(Error::bad_input("ids come from a file or from --id; leave one of them out"));
+        }
+        (Some(path), []) => Ids::read(path)?,
+        (None, tokens) => {
+            let ids = tokens.iter().map(|token| ExternalId::of_token(token));
+            Ids::Any(ids.collect::<Result<_>>()?)
+        }
+    };
+    let printer = ProgressPrinter::new(output);
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
+    printer.stage("deleting", ids.len() as u64, "ids");
+    let started = Instant::now();
+    let seq = collection.seq().map_err(plain)?;
+    let mut document =
+        DeleteDocument { name: args.name.clone(), ids: ids.len() as u64, seq, ..Default::default() };
+    in_batches(&ids.batches(0), ("ids", ids.len()), &printer, |batch| {
+        let done = patiently(&printer, &collection, |from| from.delete(&ids.of(batch.clone())))?;
+        document.seq = done.seq;
+        document.deleted += done.deleted;
+        document.unknown += done.unknown;
+        Ok(())
+    })?;
+    printer.finish();
+    document.seconds = started.elapsed().as_secs_f64();
+    output.result(&document, || {
+        let unknown = match document.unknown {
+            0 => String::new(),
+            unknown => format!("; {} ids have no point", count(unknown)),
+        };
+        format!(
+            "{}: deleted {} points{unknown}; change {}\n",
+            args.name,
+            count(document.deleted),
+            count(document.seq)
+        )
+    })?;
+    Ok(Verdict::Fine)
+}
+
+/// Makes a change. While the collection has no room for it, waits and tries again, some times.
+fn patiently<T>(
+    printer: &ProgressPrinter,
+    collection: &Collection,
+    mut change: impl FnMut(&Collection) -> collections::Result<T>,
+) -> Result<T> {
+    let mut attempt = 1;
+    loop {
+        let error = match change(collection) {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let Some(seconds) = error.retry_after_s().filter(|_| attempt < ATTEMPTS) else {
+            return Err(plain(error));
+        };
+        if attempt == 1 {
+            printer.note(&format!("note: {error}; waiting"));
+        }
+        attempt += 1;
+        for _ in 0..10 * seconds {
+            printer.check_interrupted()?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Makes changes batch by batch. An error says which rows are durable.
+fn in_batches(
+    batches: &[Range<usize>],
+    (what, all): (&str, usize),
+    printer: &ProgressPrinter,
+    mut change: impl FnMut(&Range<usize>) -> Result<()>,
+) -> Result<()> {
+    for batch in batches {
+        let made = printer.check_interrupted().and_then(|()| change(batch));
+        made.map_err(|e| Error { message: unfinished(&e.message, (batch.start, what, all)), ..e })?;
+        printer.advance(batch.len() as u64);
+    }
+    Ok(())
+}
+
+/// The text of an error after the first `durable` rows.
+fn unfinished(message: &str, (durable, what, all): (usize, &str, usize)) -> String {
+    let (durable, all) = (count(durable as u64), count(all as u64));
+    format!(
+        "{message}; the first {durable} of {all} {what} are durable; the same command again does all of them"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_which_rows_are_durable() {
+        let text = unfinished("interrupted", (1500, "rows", 2000));
+        assert!(text.contains("interrupted; the first 1,500 of 2,000 rows are durable"), "{text}");
+    }
+}

@@ -1,0 +1,271 @@
+//! `stratann serve --data` over HTTP, with a real process.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use common::*;
+use serde_json::{Value, json as value};
+
+const UUID: &str = "f47ac10b-58cc-4372-a567-0e02b2c3d479";
+
+/// A server of a data folder.
+struct Place {
+    folder: TempDir,
+    server: Option<Running>,
+}
+
+/// A reply.
+struct Reply {
+    status: u16,
+    head: String,
+    body: Value,
+}
+
+impl Place {
+    fn new(more: &[&str]) -> Place {
+        let mut place = Place { folder: folder(), server: None };
+        place.start(more);
+        place
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn start(&mut self, more: &[&str]) {
+        let data = self.data();
+        let args = ["serve", "--data", arg(&data), "--http", "127.0.0.1:0", "--until-eof"];
+        self.server = Some(Running::start(&[&args[..], more].concat()));
+    }
+
+    /// Ends the server in order, and starts it again.
+    fn restart(&mut self) {
+        let mut server = self.server.take().unwrap();
+        drop(server.child.stdin.take());
+        let (status, said) = server.end();
+        assert!(status == Some(0) && said.contains("stopped"), "{said}");
+        self.start(&[]);
+    }
+
+    fn text(&self, method: &str, path: &str, kind: &str, body: &str) -> Reply {
+        let mut stream = TcpStream::connect(self.server.as_ref().unwrap().address()).unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}Content-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply {
+            status,
+            head: head.to_ascii_lowercase(),
+            body: serde_json::from_str(body).unwrap_or_default(),
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Reply {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.text(method, path, "Content-Type: application/json\r\n", &body)
+    }
+
+    /// The reply of a request that succeeds.
+    #[track_caller]
+    fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let reply = self.ask(method, path, &body);
+        assert!(reply.status == 200 || reply.status == 201, "{path}: {}", reply.body);
+        reply.body
+    }
+}
+
+#[test]
+fn what_is_written_is_found_also_after_a_restart() {
+    let mut place = Place::new(&[]);
+    assert_eq!(place.ok("GET", "/v1/collections", Value::Null), value!({ "collections": [] }));
+    let made = place.ok("PUT", "/v1/collections/c", value!({ "dim": 2, "metric": "l2" }));
+    assert_eq!(made, value!({ "name": "c", "dim": 2, "metric": "l2", "dtype": "f32", "kind": "auto" }));
+    let ids = value!([7, 9_007_199_254_740_993_u64, u64::MAX, "seven", UUID.to_uppercase()]);
+    let vectors = value!([[0, 0], [1, 0], [2, 0], [3, 0], [4, 0]]);
+    let points = "/v1/collections/c/points";
+    let written = place.ok("PUT", points, value!({ "ids": ids, "vectors": vectors }));
+    assert_eq!(written, value!({ "seq": 1, "new": 5, "replaced": 0, "repeated": 0 }));
+    let again = value!({ "ids": [7, 8, 7], "vectors": [[9, 9], [8, 8], [0, 0]] });
+    assert_eq!(place.ok("PUT", points, again), value!({ "seq": 2, "new": 1, "replaced": 1, "repeated": 1 }));
+    for _ in 0..2 {
+        let query = value!({ "vectors": [[0.1, 0], [4, 0]], "k": 2, "recall": 1.0, "with_vectors": true });
+        let found = place.ok("POST", "/v1/collections/c/query", query);
+        let answers = &found["answers"];
+        assert_eq!(answers[0]["ids"], value!([7, 9_007_199_254_740_993_u64]), "{found}");
+        assert_eq!(answers[1]["ids"], value!([UUID, "seven"]));
+        assert_eq!(answers[1]["vectors"], value!([[4.0, 0.0], [3.0, 0.0]]));
+        assert_eq!((&answers[1]["distances"], &found["seq"]), (&value!([0.0, 1.0]), &2.into()));
+        assert_eq!(place.ok("POST", "/v1/collections/c/count", Value::Null), value!({ "count": 6 }));
+        let point = place.ok("GET", &format!("/v1/collections/c/points/{}", u64::MAX), Value::Null);
+        assert_eq!(point, value!({ "id": u64::MAX, "seq": 1, "vector": [2.0, 0.0] }));
+        place.restart();
+    }
+    let gone = value!({ "ids": [7, "seven", UUID, "7"] });
+    let deleted = place.ok("POST", "/v1/collections/c/delete", gone);
+    assert_eq!(deleted, value!({ "seq": 3, "deleted": 3, "unknown": 1 }));
+    let found = place.ok("POST", "/v1/collections/c/query", value!({ "vectors": [[0, 0]] }));
+    assert_eq!(found["answers"][0]["ids"], value!([9_007_199_254_740_993_u64, u64::MAX, 8]));
+    assert!(found["answers"][0].get("vectors").is_none());
+    let info = place.ok("GET", "/v1/collections/c", Value::Null);
+    assert_eq!((&info["points"], &info["seq"], &info["trouble"]), (&3.into(), &3.into(), &Value::Null));
+    assert_eq!(place.ok("DELETE", "/v1/collections/c", Value::Null)["name"], "c");
+    assert_eq!(place.ask("GET", "/v1/collections/c", &Value::Null).status, 404);
+}
+
+#[test]
+fn elements_of_other_types_are_whole_numbers_or_rounded() {
+    let place = Place::new(&[]);
+    for (dtype, vector, bad) in
+        [("u8", value!([0, 255]), value!([0, 256])), ("i8", value!([-128, 127]), value!([0.5, 0]))]
+    {
+        let (path, points) = (format!("/v1/collections/{dtype}"), format!("/v1/collections/{dtype}/points"));
+        place.ok("PUT", &path, value!({ "dim": 2, "dtype": dtype, "kind": "flat" }));
+        place.ok("PUT", &points, value!({ "ids": [1], "vectors": [vector] }));
+        assert_eq!(place.ok("GET", &format!("{points}/1"), Value::Null)["vector"], vector);
+        let refused = place.ask("PUT", &points, &value!({ "ids": [1], "vectors": [bad] }));
+        assert_eq!(refused.status, 400, "{}", refused.body);
+    }
+    place.ok("PUT", "/v1/collections/f16", value!({ "dim": 1, "dtype": "f16" }));
+    place.ok("PUT", "/v1/collections/f16/points", value!({ "ids": ["a b/ü"], "vectors": [[0.1]] }));
+    let point = place.ok("GET", "/v1/collections/f16/points/a%20b%2F%C3%BC", Value::Null);
+    assert!((point["vector"][0].as_f64().unwrap() - 0.1).abs() < 1e-4, "{point}");
+}
+
+#[test]
+fn mistakes_are_refused_in_one_line_and_change_nothing() {
+    let place = Place::new(&[]);
+    place.ok("PUT", "/v1/collections/c", value!({ "dim": 2, "metric": "cosine" }));
+    place.ok("PUT", "/v1/collections/c/points", value!({ "ids": [1], "vectors": [[1, 2]] }));
+    let (points, query, delete) =
+        ("/v1/collections/c/points", "/v1/collections/c/query", "/v1/collections/c/delete");
+    let long = "x".repeat(256);
+    for (method, path, body, status, why) in [
+        ("PUT", "/v1/collections/c", value!({ "dim": 2 }), 409, "already"),
+        ("PUT", "/v1/collections/d", value!({}), 400, "missing field `dim`"),
+        ("PUT", "/v1/collections/d", value!({ "dim": 0 }), 400, "0 dimensions"),
+        ("PUT", "/v1/collections/d", value!({ "dim": 4097 }), 400, "give 1 to 4096"),
+        ("PUT", "/v1/collections/d", value!({ "dim": 2, "metric": "l3" }), 400, "use l2, ip or cosine"),
+        ("PUT", "/v1/collections/d", value!({ "dim": 2, "dtype": "f64" }), 400, "dtype is \"f64\""),
+        ("PUT", "/v1/collections/d", value!({ "dim": 2, "kind": "tree" }), 400, "kind is \"tree\""),
+        ("PUT", "/v1/collections/d", value!({ "dim": 2, "size": 3 }), 400, "unknown field `size`"),
+        ("PUT", "/v1/collections/a%2Fb", value!({ "dim": 2 }), 400, "has a slash"),
+        ("PUT", points, value!({ "ids": [1] }), 400, "missing field `vectors`"),
+        ("PUT", points, value!({ "ids": [1, 2], "vectors": [[1, 2]] }), 400, "2 ids and 1 vectors"),
+        ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2, 3]] }), 400, "vector 0 has 3 dimensions"),
+        ("PUT", points, value!({ "ids": [1], "vectors": [[1, null]] }), 400, "vector 0"),
+        ("PUT", points, value!({ "ids": [1], "vectors": [[0, 0]] }), 400, "zero vector"),
+        ("PUT", points, value!({ "ids": [], "vectors": [] }), 400, "no id"),
+        ("PUT", points, value!({ "ids": [-1], "vectors": [[1, 2]] }), 400, "whole number"),
+        ("PUT", points, value!({ "ids": [""], "vectors": [[1, 2]] }), 400, "empty"),
+        ("PUT", points, value!({ "ids": [long], "vectors": [[1, 2]] }), 400, "256 bytes"),
+        (
+            "PUT",
+            "/v1/collections/d/points",
+            value!({ "ids": [1], "vectors": [[1, 2]] }),
+            404,
+            "no collection",
+        ),
+        ("POST", query, value!({ "vectors": [[1, 2]], "k": 0 }), 400, "k is 0"),
+        ("POST", query, value!({ "vectors": [[1, 2]], "k": 2049 }), 400, "use 1 to 2048"),
+        ("POST", query, value!({ "vectors": [[1, 2]], "recall": 2 }), 400, "a recall of 2"),
+        ("POST", query, value!({ "vectors": [] }), 400, "no query"),
+        ("POST", query, value!({ "vectors": [[1]] }), 400, "query 0 has 1 dimensions, the collection has 2"),
+        ("POST", query, Value::Null, 400, "no body"),
+        ("POST", "/v1/collections/d/query", value!({ "vectors": [[1, 2]] }), 404, "no collection"),
+        ("POST", delete, value!({ "ids": 3 }), 400, "ids: "),
+        ("POST", "/v1/collections/c/count", value!({ "where": 3 }), 400, "unknown field"),
+        ("GET", "/v1/collections/c/points/2", Value::Null, 404, "no point 2"),
+        ("GET", "/v1/collections/d/points/2", Value::Null, 404, "no collection"),
+        ("GET", "/v1/collections/c/points/18446744073709551616", Value::Null, 400, "larger than 2^64 - 1"),
+        ("GET", "/v1/collections/%ff", Value::Null, 400, "UTF-8"),
+        ("DELETE", "/v1/collections/d", Value::Null, 404, "no collection"),
+        ("GET", "/v1/search", Value::Null, 404, "no such path"),
+        ("POST", "/v1/collections", Value::Null, 405, "wrong method"),
+    ] {
+        let reply = place.ask(method, path, &body);
+        let error = reply.body["error"].as_str().unwrap_or_default();
+        assert_eq!(reply.status, status, "{method} {path} {body}: {}", reply.body);
+        assert!(error.contains(why) && !error.contains('\n'), "{method} {path} {body}: {error}");
+        assert!(reply.head.contains("content-type: application/json"), "{}", reply.head);
+    }
+    let octets = place.text("PUT", points, "Content-Type: application/octet-stream\r\n", "12345678");
+    let plain = place.text("POST", delete, "Content-Type: text/plain\r\n", "{\"ids\": [1]}");
+    assert_eq!((octets.status, plain.status), (415, 415));
+    let nan = place.text(
+        "PUT",
+        points,
+        "Content-Type: application/json\r\n",
+        "{\"ids\":[1],\"vectors\":[[1,NaN]]}",
+    );
+    let beyond =
+        place.text("POST", delete, "Content-Type: application/json\r\n", "{\"ids\":[18446744073709551616]}");
+    assert_eq!((nan.status, beyond.status), (400, 400), "{} {}", nan.body, beyond.body);
+    let info = place.ok("GET", "/v1/collections/c", Value::Null);
+    assert_eq!((&info["points"], &info["seq"]), (&1.into(), &1.into()));
+    let status = place.ok("GET", "/v1/status", Value::Null);
+    assert!(status["http"]["refused"].as_u64() > Some(20) && status["rows"]["batches"].as_u64() >= Some(2));
+    assert_eq!(place.ok("GET", "/v1/health", Value::Null), value!({ "healthy": true }));
+}
+
+#[test]
+fn limits_of_the_front_hold() {
+    let place = Place::new(&["--max-k", "5", "--max-batch", "2", "--http-memory", "96KiB"]);
+    place.ok("PUT", "/v1/collections/c", value!({ "dim": 2 }));
+    place.ok(
+        "PUT",
+        "/v1/collections/c/points",
+        value!({ "ids": [1, 2, 3], "vectors": [[1, 2], [1, 2], [3, 4]] }),
+    );
+    let query = |body: Value| place.ask("POST", "/v1/collections/c/query", &body);
+    let many = query(value!({ "vectors": [[1, 2], [1, 2], [1, 2]] }));
+    assert!(
+        many.status == 400 && many.body["error"].as_str().unwrap().contains("max_batch"),
+        "{}",
+        many.body
+    );
+    assert_eq!(query(value!({ "vectors": [[1, 2]], "k": 6 })).status, 400);
+    let found = query(value!({ "vectors": [[1, 2]], "k": 5 }));
+    assert_eq!(found.body["answers"][0]["ids"], value!([1, 2, 3]), "ties are in the order of ids");
+    let long = place.ask("POST", "/v1/collections/c/delete", &value!({ "ids": vec!["x".repeat(200); 300] }));
+    assert!(long.body["error"].as_str().unwrap().contains("--http-memory"), "{}", long.body);
+    let evil = place.text("GET", "/v1/collections", "Origin: https://evil.example\r\n", "");
+    assert_eq!(evil.status, 403);
+}
+
+#[test]
+fn options_of_an_index_are_refused() {
+    let folder = folder();
+    let file = folder.path().join("home/server.toml");
+    let data = folder.path().join("data");
+    for (more, why) in [
+        (&["--index", "x"][..], "both index and data"),
+        (&["--cache-budget", "0"], "collections are served"),
+        (&["--queue", "9"], "collections are served"),
+        (&["--ram-budget", "1MiB"], "budget"),
+    ] {
+        let error = refused(&[&["serve", "--data", arg(&data)], more].concat(), 2);
+        assert!(error.contains(why), "{more:?}: {error}");
+    }
+    let error = refused(&["serve", "--data", arg(&data), "--ram-budget", "100MiB"], 2);
+    let least = error.rsplit("--ram-budget ").next().unwrap();
+    drop(Running::start(&["serve", "--data", arg(&data), "--http", "127.0.0.1:0", "--ram-budget", least]));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "data = \"data\"\nhttp = \"127.0.0.1:0\"\n").unwrap();
+    drop(server_of(&file));
+    let server = server_of(&file);
+    assert_eq!(get(server.address(), "/v1/collections").0, 200);
+    assert!(file.with_file_name("data").is_dir(), "paths are relative to the folder of the file");
+}
+
+fn server_of(file: &Path) -> Running {
+    Running::start(&["serve", "--config", arg(file), "--until-eof"])
+}

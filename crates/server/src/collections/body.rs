@@ -1,0 +1,158 @@
+//! Bodies of requests to collections.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use stratann_engine::{DType, Metric};
+use stratann_node::collections::Spec;
+use stratann_node::rows::ExternalId;
+use stratann_params::{IndexKind, list_of};
+
+use super::ids;
+use crate::request::{quoting, shortened};
+use crate::vectors::{self, Wanted};
+
+/// Target recall where a request has none.
+const USUAL_RECALL: f64 = 0.95;
+const USUAL_K: usize = 10;
+
+/// Points to write.
+pub(super) struct Points {
+    pub(super) ids: Vec<ExternalId>,
+    pub(super) vectors: Vec<u8>,
+}
+
+/// Points by their ids.
+pub(super) struct Named {
+    pub(super) ids: Vec<ExternalId>,
+}
+
+/// A search.
+pub(super) struct Query {
+    pub(super) vectors: Vec<u8>,
+    pub(super) k: usize,
+    pub(super) recall: f64,
+    pub(super) with_vectors: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpecBody {
+    dim: u64,
+    metric: Option<String>,
+    dtype: Option<String>,
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PointsBody<'a> {
+    #[serde(borrow)]
+    ids: &'a RawValue,
+    #[serde(borrow)]
+    vectors: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedBody<'a> {
+    #[serde(borrow)]
+    ids: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueryBody<'a> {
+    #[serde(borrow)]
+    vectors: &'a RawValue,
+    k: Option<u64>,
+    recall: Option<f64>,
+    with_vectors: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8], wanted: &str) -> Result<T, String> {
+    if body.is_empty() {
+        return Err(format!("the request has no body; send {wanted}"));
+    }
+    serde_json::from_slice(body).map_err(|e| format!("the body: {}; send {wanted}", quoting(&e)))
+}
+
+/// The shape of a new collection.
+///
+/// # Errors
+/// One line for the client; so have the others.
+pub(super) fn spec(body: &[u8]) -> Result<Spec, String> {
+    let read: SpecBody = read(body, r#"{"dim": 384, "metric": "cosine"}"#)?;
+    let metric = read.metric.as_deref().unwrap_or(Metric::L2.name());
+    let dtype = read.dtype.as_deref().unwrap_or(DType::F32.name());
+    Ok(Spec {
+        // What does not fit is beyond the range, too.
+        dim: usize::try_from(read.dim).unwrap_or(usize::MAX),
+        metric: Metric::from_name(metric)
+            .ok_or_else(|| not_among("metric", metric, &Metric::ALL.map(Metric::name)))?,
+        dtype: DType::from_name(dtype)
+            .ok_or_else(|| not_among("dtype", dtype, &DType::ALL.map(DType::name)))?,
+        kind: match read.kind.as_deref() {
+            None | Some("auto") => None,
+            Some(name) => Some(kind(name)?),
+        },
+    })
+}
+
+fn kind(name: &str) -> Result<IndexKind, String> {
+    let kinds: Vec<&str> = ["auto"].into_iter().chain(IndexKind::ALL.map(IndexKind::name)).collect();
+    IndexKind::parse(name).ok_or_else(|| not_among("kind", name, &kinds))
+}
+
+fn not_among(field: &str, value: &str, names: &[&str]) -> String {
+    format!("{field} is {:?}; use {}", shortened(value), list_of(names))
+}
+
+/// Points to write. Each has an id and a vector.
+pub(super) fn points(body: &[u8], spec: &Spec) -> Result<Points, String> {
+    let read: PointsBody<'_> = read(body, r#"{"ids": [1, 2], "vectors": [[…], […]]}"#)?;
+    let ids = ids::from_json(read.ids.get())?;
+    let vectors = vectors::from_json(read.vectors.get(), &wanted(spec, ("vector", "vectors"), usize::MAX))?;
+    let rows = vectors.len() / spec.row_bytes().max(1);
+    if rows != ids.len() {
+        return Err(format!("{} ids and {rows} vectors; send one vector for each id", ids.len()));
+    }
+    Ok(Points { ids, vectors })
+}
+
+/// Ids of points.
+pub(super) fn named(body: &[u8]) -> Result<Named, String> {
+    let read: NamedBody<'_> = read(body, r#"{"ids": [1, 2]}"#)?;
+    Ok(Named { ids: ids::from_json(read.ids.get())? })
+}
+
+/// A search with at most so many queries.
+pub(super) fn query(body: &[u8], spec: &Spec, most: usize) -> Result<Query, String> {
+    let read: QueryBody<'_> = read(body, r#"{"vectors": [[…], […]], "k": 10}"#)?;
+    let vectors = vectors::from_json(read.vectors.get(), &wanted(spec, ("query", "vectors"), most))?;
+    if vectors.is_empty() {
+        return Err("there is no query; send at least one".into());
+    }
+    Ok(Query {
+        vectors,
+        k: read.k.map_or(USUAL_K, |k| usize::try_from(k).unwrap_or(usize::MAX)),
+        recall: read.recall.unwrap_or(USUAL_RECALL),
+        with_vectors: read.with_vectors.unwrap_or(false),
+    })
+}
+
+/// No body, or an empty object.
+pub(super) fn nothing(body: &[u8]) -> Result<(), String> {
+    match body {
+        [] => Ok(()),
+        body => read::<Nothing>(body, "{} or no body").map(|_| ()),
+    }
+}
+
+fn wanted(spec: &Spec, nouns: (&'static str, &'static str), most: usize) -> Wanted {
+    let Spec { dim, dtype, metric, .. } = *spec;
+    Wanted { dim, dtype, metric, nouns, owner: "collection", most }
+}

@@ -1,0 +1,233 @@
+//! What each path of collections does. Handlers may block.
+
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use serde_json::json;
+use stratann_node::collections::{Collection, Error, Found, Kind, LIMIT_MAX, SearchOptions, Spec};
+use stratann_node::rows::ExternalId;
+use stratann_storage::ErrorKind;
+
+use super::body::{self, Named, Points, Query};
+use super::ids::IdJson;
+use super::replies::{Described, PointReply, QueryReply, Results, Vector};
+use super::{Answer, Asked, ok};
+use crate::limits::Limits;
+use crate::shared::Rejection;
+
+/// Most bytes of the vectors that are read at once.
+const PART_BYTES: usize = 1 << 20;
+/// Bytes of a component as text, with its comma.
+const COMPONENT_BYTES: usize = 16;
+
+/// The refusal of what a collection does not do.
+fn rejection(error: Error) -> Rejection {
+    let retry_after_s = error.retry_after_s();
+    let (status, unknown) = match error.kind {
+        Kind::Missing => (StatusCode::NOT_FOUND, None),
+        Kind::Busy => (StatusCode::TOO_MANY_REQUESTS, None),
+        Kind::Unknown { seq } => (StatusCode::SERVICE_UNAVAILABLE, Some(seq)),
+        Kind::DiskFull => (StatusCode::INSUFFICIENT_STORAGE, None),
+        Kind::Other(ErrorKind::BadInput) => (StatusCode::BAD_REQUEST, None),
+        Kind::Other(ErrorKind::Interrupted) => (StatusCode::SERVICE_UNAVAILABLE, None),
+        Kind::Other(_) => (StatusCode::INTERNAL_SERVER_ERROR, None),
+    };
+    Rejection { retry_after_s, unknown, ..Rejection::new(status, error.message) }
+}
+
+impl Asked<'_> {
+    fn collection(&self) -> Result<Collection, Rejection> {
+        self.served.node.collection(self.name).map_err(rejection)
+    }
+
+    fn has_collection(&self) -> Result<bool, Rejection> {
+        let all = self.served.node.collections().map_err(rejection)?;
+        Ok(all.iter().any(|info| info.name == self.name))
+    }
+}
+
+/// All collections.
+pub(super) fn list(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let all = asked.served.node.collections().map_err(rejection)?;
+    let each = all.iter().map(|info| match &info.spec {
+        Ok(spec) => json!(Described::of(&info.name, spec)),
+        Err(e) => json!({ "name": info.name, "error": e.message }),
+    });
+    ok(&json!({ "collections": each.collect::<Vec<_>>() }))
+}
+
+/// A new collection.
+pub(super) fn create(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let spec = body::spec(asked.body).map_err(Rejection::bad)?;
+    let taken = |why: String| Rejection::new(StatusCode::CONFLICT, why);
+    if asked.has_collection()? {
+        let name = asked.name;
+        return Err(taken(format!(
+            "there is a collection \"{name}\" already; give another name, or drop it"
+        )));
+    }
+    match asked.served.node.create_collection(asked.name, spec) {
+        Ok(made) => Ok((StatusCode::CREATED, ok(&Described::of(made.name(), &spec))?.1)),
+        // Another request may have made it meanwhile.
+        Err(e) if e.kind == Kind::Other(ErrorKind::BadInput) && asked.has_collection()? => {
+            Err(taken(e.message))
+        }
+        Err(e) => Err(rejection(e)),
+    }
+}
+
+/// What a collection is made of.
+pub(super) fn info(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let facts = collection.facts().map_err(rejection)?;
+    let segments = facts.segments.iter().map(|segment| {
+        json!({
+            "number": segment.number,
+            "kind": segment.kind.name(),
+            "rows": segment.rows,
+            "dead": segment.dead,
+            "bytes": segment.bytes,
+        })
+    });
+    let mut reply = json!(Described::of(collection.name(), &collection.spec()));
+    reply["points"] = facts.points.into();
+    reply["seq"] = facts.seq.into();
+    reply["delta_points"] = facts.delta_points.into();
+    reply["delta_bytes"] = facts.delta_bytes.into();
+    reply["segments"] = segments.collect();
+    reply["trouble"] = facts.trouble.map(|e| e.message).into();
+    ok(&reply)
+}
+
+/// The end of a collection.
+pub(super) fn drop_collection(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let dropped = asked.served.node.drop_collection(asked.name).map_err(rejection)?;
+    let unfinished = dropped.unfinished.map(|e| e.message);
+    ok(&json!({ "name": asked.name, "rows": dropped.rows, "unfinished": unfinished }))
+}
+
+/// New points, or points in place of others.
+pub(super) fn upsert(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let Points { ids, vectors } = body::points(asked.body, &collection.spec()).map_err(Rejection::bad)?;
+    let done = collection.upsert(&ids, &vectors).map_err(rejection)?;
+    ok(&json!({ "seq": done.seq, "new": done.new, "replaced": done.replaced, "repeated": done.repeated }))
+}
+
+/// The end of points.
+pub(super) fn delete(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let Named { ids } = body::named(asked.body).map_err(Rejection::bad)?;
+    let done = collection.delete(&ids).map_err(rejection)?;
+    ok(&json!({ "seq": done.seq, "deleted": done.deleted, "unknown": done.unknown }))
+}
+
+/// Number of points.
+pub(super) fn count(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    body::nothing(asked.body).map_err(Rejection::bad)?;
+    let count = asked.collection()?.count().map_err(rejection)?;
+    ok(&json!({ "count": count }))
+}
+
+/// A point by its id.
+pub(super) fn point(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let id = ExternalId::of_token(asked.id).map_err(|e| Rejection::bad(e.message))?;
+    let collection = asked.collection()?;
+    let found = collection.get(std::slice::from_ref(&id)).map_err(rejection)?;
+    let Some(point) = found.into_iter().next().flatten() else {
+        let error = format!("collection \"{}\" has no point {id}", asked.name);
+        return Err(Rejection::new(StatusCode::NOT_FOUND, error));
+    };
+    let vector = Vector { bytes: &point.vector, dtype: collection.spec().dtype };
+    ok(&PointReply { id: IdJson(&point.id), seq: point.seq, vector })
+}
+
+/// The nearest points of queries.
+pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let spec = collection.spec();
+    let query = body::query(asked.body, &spec, asked.limits.queries).map_err(Rejection::bad)?;
+    let k = query.k;
+    if !(1..=asked.served.max_k.min(LIMIT_MAX)).contains(&k) {
+        return Err(Rejection::bad(format!("k is {k}; use 1 to {} (max_k)", asked.served.max_k)));
+    }
+    reserve(asked, &query, &spec)?;
+    let options = SearchOptions { k, recall: query.recall, threads: asked.served.threads.max(1) };
+    let started = Instant::now();
+    let found = collection.search_with(&query.vectors, &options).map_err(rejection)?;
+    let latency_us = started.elapsed().as_micros() as u64;
+    let vectors = match query.with_vectors {
+        true => Some(vectors(&collection, &found)?),
+        false => None,
+    };
+    let mut of_hits = vectors.iter().flatten();
+    let answers = found.hits.iter().map(|hits| {
+        let own = of_hits.by_ref().take(hits.len());
+        let own = own.map(|found| found.as_ref().map(|bytes| Vector { bytes, dtype: spec.dtype })).collect();
+        Results {
+            ids: hits.iter().map(|hit| IdJson(&hit.id)).collect(),
+            distances: hits.iter().map(|hit| hit.distance).collect(),
+            vectors: query.with_vectors.then_some(own),
+        }
+    });
+    ok(&QueryReply { seq: found.seq, latency_us, answers: answers.collect() })
+}
+
+/// Reserves memory for answers, whose ids are taken to be short.
+fn reserve(asked: &mut Asked<'_>, query: &Query, spec: &Spec) -> Result<(), Rejection> {
+    let count = query.vectors.len() / spec.row_bytes().max(1);
+    let each = if query.with_vectors { spec.dim * (COMPONENT_BYTES + spec.dtype.size()) } else { 0 };
+    let results = count.saturating_mul(query.k);
+    let bytes = Limits::reply_bytes(count, query.k, 0).saturating_add(results.saturating_mul(each));
+    if bytes > asked.limits.large_bytes {
+        return Err(Rejection::bad(format!(
+            "{count} queries with k = {} have answers of more than {} bytes; ask for less at a time, or start the \
+             server with a larger --http-memory",
+            query.k, asked.limits.large_bytes
+        )));
+    }
+    match asked.memory.grow(bytes as u64) {
+        true => Ok(()),
+        false => Err(Rejection::overloaded()),
+    }
+}
+
+/// Vectors of all hits, in their order; `None` for a point that was deleted since the search.
+fn vectors(collection: &Collection, found: &Found) -> Result<Vec<Option<Vec<u8>>>, Rejection> {
+    let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
+    let part = (PART_BYTES / collection.spec().row_bytes().max(1)).clamp(1, LIMIT_MAX);
+    let mut all = Vec::with_capacity(ids.len());
+    for ids in ids.chunks(part) {
+        let points = collection.get(ids).map_err(rejection)?;
+        all.extend(points.into_iter().map(|point| point.map(|point| point.vector)));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::header;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_a_status() {
+        let other = |kind| Kind::Other(kind);
+        for (kind, status, retry) in [
+            (Kind::Missing, 404, None),
+            (Kind::Busy, 429, Some("1")),
+            (Kind::Unknown { seq: 7 }, 503, Some("1")),
+            (Kind::DiskFull, 507, None),
+            (other(ErrorKind::BadInput), 400, None),
+            (other(ErrorKind::Corrupt), 500, None),
+            (other(ErrorKind::Io), 500, None),
+        ] {
+            let refused = rejection(Error { kind, message: "why".into() });
+            assert_eq!(refused.unknown, matches!(kind, Kind::Unknown { .. }).then_some(7));
+            let response = refused.response();
+            assert_eq!(response.status().as_u16(), status, "{kind:?}");
+            let after = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(after, retry, "{kind:?}");
+        }
+    }
+}

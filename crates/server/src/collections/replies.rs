@@ -1,0 +1,79 @@
+//! Replies of collections.
+
+use half::f16;
+use serde::{Serialize, Serializer};
+use stratann_engine::DType;
+use stratann_node::collections::Spec;
+use stratann_params::IndexKind;
+
+use super::ids::IdJson;
+
+/// A collection in a list.
+#[derive(Serialize)]
+pub(super) struct Described<'a> {
+    name: &'a str,
+    dim: usize,
+    metric: &'static str,
+    dtype: &'static str,
+    kind: &'static str,
+}
+
+impl<'a> Described<'a> {
+    pub(super) fn of(name: &'a str, spec: &Spec) -> Described<'a> {
+        Described {
+            name,
+            dim: spec.dim,
+            metric: spec.metric.name(),
+            dtype: spec.dtype.name(),
+            kind: spec.kind.map_or("auto", IndexKind::name),
+        }
+    }
+}
+
+/// A point.
+#[derive(Serialize)]
+pub(super) struct PointReply<'a> {
+    pub(super) id: IdJson<'a>,
+    pub(super) seq: u64,
+    pub(super) vector: Vector<'a>,
+}
+
+/// The answers to the queries of a request, all of one state of the collection.
+#[derive(Serialize)]
+pub(super) struct QueryReply<'a> {
+    pub(super) seq: u64,
+    pub(super) latency_us: u64,
+    pub(super) answers: Vec<Results<'a>>,
+}
+
+/// The nearest points of a query, nearest first.
+#[derive(Serialize)]
+pub(super) struct Results<'a> {
+    pub(super) ids: Vec<IdJson<'a>>,
+    pub(super) distances: Vec<f32>,
+    /// Null for a point that was deleted since the search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vectors: Option<Vec<Option<Vector<'a>>>>,
+}
+
+/// Components of a vector, as numbers.
+pub(super) struct Vector<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) dtype: DType,
+}
+
+impl Serialize for Vector<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.dtype {
+            DType::F32 => {
+                serializer.collect_seq(self.bytes.as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)))
+            }
+            DType::F16 => {
+                let halves = self.bytes.as_chunks::<2>().0.iter().map(|c| f16::from_le_bytes(*c).to_f32());
+                serializer.collect_seq(halves)
+            }
+            DType::U8 => serializer.collect_seq(self.bytes),
+            DType::I8 => serializer.collect_seq(self.bytes.iter().map(|&byte| byte as i8)),
+        }
+    }
+}

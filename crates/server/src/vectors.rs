@@ -1,0 +1,136 @@
+//! Vectors of a request as rows of the element type of an index or a collection.
+
+use std::fmt;
+
+use half::f16;
+use serde::Deserializer;
+use serde::de::{self, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use stratann_engine::dataset::check_row;
+use stratann_engine::{DType, Metric};
+
+use crate::request::quoting;
+
+/// Layout of vectors, and what errors call them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) dim: usize,
+    pub(crate) dtype: DType,
+    pub(crate) metric: Metric,
+    /// One and several, such as query and queries.
+    pub(crate) nouns: (&'static str, &'static str),
+    /// What has the layout, such as an index.
+    pub(crate) owner: &'static str,
+    /// Most vectors of a request.
+    pub(crate) most: usize,
+}
+
+impl Wanted {
+    /// The error of more vectors than a request may have.
+    pub(crate) fn too_many(&self, count: usize) -> String {
+        format!(
+            "{count} {} in one request; this server takes up to {} (max_batch), send more requests",
+            self.nouns.1, self.most
+        )
+    }
+
+    /// Refuses a row without valid distances.
+    ///
+    /// # Errors
+    /// One line for the client.
+    pub(crate) fn check(&self, number: usize, row: &[u8]) -> Result<(), String> {
+        let noun = self.nouns.0;
+        match check_row(self.dtype, self.metric, row) {
+            None => Ok(()),
+            Some(bad) => Err(format!("{noun} {number}: {bad}; correct the {noun}")),
+        }
+    }
+}
+
+/// Reads a list of lists of numbers.
+///
+/// # Errors
+/// One line for the client.
+pub(crate) fn from_json(text: &str, wanted: &Wanted) -> Result<Vec<u8>, String> {
+    let mut rows = Rows { wanted, bytes: Vec::new(), count: 0, wrong: None };
+    let read = serde_json::Deserializer::from_str(text).deserialize_seq(&mut rows);
+    if let Some(wrong) = rows.wrong {
+        return Err(wrong);
+    }
+    read.map_err(|_| format!("\"{}\" is no list of vectors; give [[…], …]", wanted.nouns.1))?;
+    Ok(rows.bytes)
+}
+
+/// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has
+/// the reason.
+struct Rows<'a> {
+    wanted: &'a Wanted,
+    bytes: Vec<u8>,
+    count: usize,
+    wrong: Option<String>,
+}
+
+impl<'de> Visitor<'de> for &mut Rows<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of vectors")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(row) = seq.next_element::<&'de RawValue>()? {
+            if let Err(wrong) = self.push(row.get()) {
+                self.wrong = Some(wrong);
+                return Err(de::Error::custom("wrong"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rows<'_> {
+    fn push(&mut self, text: &str) -> Result<(), String> {
+        let (number, wanted) = (self.count, self.wanted);
+        let Wanted { dim, dtype, nouns: (noun, _), owner, .. } = *wanted;
+        if number == wanted.most {
+            return Err(wanted.too_many(number + 1));
+        }
+        // Components are counted before they are read, so that a vector takes no more memory than one of the index.
+        let found = if text.contains(|c: char| !c.is_whitespace() && !"[]".contains(c)) {
+            text.bytes().filter(|&b| b == b',').count() + 1
+        } else {
+            0
+        };
+        if found != dim && text.starts_with('[') {
+            return Err(format!("{noun} {number} has {found} dimensions, the {owner} has {dim}"));
+        }
+        let unread = |e: serde_json::Error| format!("{noun} {number}: {}", quoting(&e));
+        let start = self.bytes.len();
+        if dtype.is_float() {
+            let row: Vec<f32> = serde_json::from_str(text).map_err(unread)?;
+            match dtype {
+                DType::F16 => self.bytes.extend(row.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes())),
+                _ => self.bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())),
+            }
+        } else {
+            let row: Vec<f64> = serde_json::from_str(text).map_err(unread)?;
+            for (component, &x) in row.iter().enumerate() {
+                let byte = whole(x, dtype).ok_or_else(|| {
+                    format!(
+                        "{noun} {number}: component {component} is {x}, the {owner} holds {}",
+                        dtype.name()
+                    )
+                })?;
+                self.bytes.push(byte);
+            }
+        }
+        self.count += 1;
+        wanted.check(number, &self.bytes[start..])
+    }
+}
+
+/// A number as one byte of u8 or i8; `None` when it is none of them.
+fn whole(x: f64, dtype: DType) -> Option<u8> {
+    let (low, high) = if dtype == DType::U8 { (0.0, 255.0) } else { (-128.0, 127.0) };
+    (x.fract() == 0.0 && (low..=high).contains(&x)).then_some(x as i16 as u8)
+}

@@ -1,0 +1,352 @@
+//! A data folder with collections.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use serde_json::json;
+use stratann_engine::dataset::check_row;
+use stratann_kernel::{DType, Metric};
+use stratann_node::collections::{self, Collection, Kind, Node, Options, Point, SearchOptions, Spec};
+use stratann_node::rows::{ExternalId, MEMORY_BYTES_MIN};
+use stratann_params::IndexKind;
+use stratann_storage::{Error, ErrorKind, Quiet};
+
+use crate::process::Own;
+use crate::{error, work};
+
+/// Creates the exception of an error of a collection.
+fn raised(py: Python<'_>, error: &collections::Error) -> PyErr {
+    let message = error.message.as_str();
+    let with = |class: &str, number: u64| {
+        let made = py
+            .import("stratann._errors")
+            .and_then(|m| m.getattr(class))
+            .and_then(|c| c.call1((message, number)));
+        made.map_or_else(|e| e, PyErr::from_value)
+    };
+    match error.kind {
+        Kind::Missing => error::named(py, "MissingError", message),
+        Kind::Busy => with("BusyError", error.retry_after_s().unwrap_or(1)),
+        Kind::Unknown { seq } => with("UnknownOutcomeError", seq),
+        Kind::DiskFull => error::named(py, "DiskError", message),
+        Kind::Other(kind) => error::to_python(py, &Error { kind, message: message.into() }),
+    }
+}
+
+/// The smallest RAM budget of a data folder, in steps of 8 MiB.
+fn least_budget() -> u64 {
+    const STEP: u64 = 8 << 20;
+    let is_enough =
+        |steps: &u64| Options::of_budget(Some(steps * STEP)).rows.memory_bytes >= MEMORY_BYTES_MIN;
+    (1..1024).find(is_enough).unwrap_or(1024) * STEP
+}
+
+/// An id of the Python half: an int, a str, or the bytes of a UUID.
+struct PyId(ExternalId);
+
+impl<'py> FromPyObject<'_, 'py> for PyId {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<PyId> {
+        let wrong = |e: Error| error::input(object.py(), &e.message);
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(PyId(ExternalId::Uuid(bytes.as_bytes().try_into()?)));
+        }
+        if let Ok(text) = object.extract::<String>() {
+            return ExternalId::of_string(&text).map(PyId).map_err(wrong);
+        }
+        Ok(PyId(ExternalId::Number(object.extract()?)))
+    }
+}
+
+/// The id as the Python half gets it.
+fn id_object<'py>(py: Python<'py>, id: &ExternalId) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match id {
+        ExternalId::Number(number) => number.into_pyobject(py)?.into_any(),
+        ExternalId::Uuid(bytes) => PyBytes::new(py, bytes).into_any(),
+        ExternalId::Text(text) => text.into_pyobject(py)?.into_any(),
+    })
+}
+
+fn plain(ids: Vec<PyId>) -> Vec<ExternalId> {
+    ids.into_iter().map(|id| id.0).collect()
+}
+
+/// A point: id, sequence number of its change, and bytes of its vector.
+type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyArray1<u8>>);
+/// Sequence number, ids of each query, all distances one after another.
+type PyHits<'py> = (u64, Bound<'py, PyList>, Bound<'py, PyArray1<f32>>);
+
+fn point_object<'py>(py: Python<'py>, point: Point) -> PyResult<PyPoint<'py>> {
+    Ok((id_object(py, &point.id)?, point.seq, point.vector.into_pyarray(py)))
+}
+
+/// A description of a collection as JSON.
+fn described(name: &str, spec: &Spec) -> serde_json::Value {
+    json!({
+        "name": name,
+        "dim": spec.dim,
+        "metric": spec.metric.name(),
+        "dtype": spec.dtype.name(),
+        "kind": spec.kind.map_or("auto", IndexKind::name),
+    })
+}
+
+/// An open data folder.
+#[pyclass(frozen, module = "stratann._stratann")]
+pub(crate) struct DataFolder {
+    open: Own<Mutex<Option<Arc<Node>>>>,
+}
+
+impl DataFolder {
+    fn node(&self, py: Python<'_>) -> PyResult<Arc<Node>> {
+        let held = self.open.get(py, "the client")?;
+        let open = held.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        open.ok_or_else(|| error::input(py, "the client is closed; open it again"))
+    }
+
+    /// Runs a call with the GIL released.
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Node) -> collections::Result<T> + Send,
+    ) -> PyResult<T> {
+        let node = self.node(py)?;
+        py.detach(|| call(&node)).map_err(|e| raised(py, &e))
+    }
+
+    fn call_collection<T: Send>(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        call: impl FnOnce(&Collection) -> collections::Result<T> + Send,
+    ) -> PyResult<T> {
+        self.call(py, |node| call(&node.collection(name)?))
+    }
+}
+
+/// Refuses vectors without valid distances.
+fn check(spec: &Spec, vectors: &[u8], noun: &str) -> collections::Result<()> {
+    for (number, row) in vectors.chunks_exact(spec.row_bytes().max(1)).enumerate() {
+        if let Some(bad) = check_row(spec.dtype, spec.metric, row) {
+            return Err(
+                Error::bad_input(format!("{noun} {number}: {bad}; correct it or leave it out")).into()
+            );
+        }
+    }
+    Ok(())
+}
+
+#[pymethods]
+impl DataFolder {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, ram_budget: Option<u64>) -> PyResult<DataFolder> {
+        let opened = py.detach(|| Node::open(&path, &Options::of_budget(ram_budget), &Quiet));
+        let node = opened.map_err(|mut e| {
+            if e.kind == Kind::Other(ErrorKind::Budget) && ram_budget.is_some() {
+                e.message += &format!("; give ram_budget=\"{}MiB\"", least_budget() >> 20);
+            }
+            raised(py, &e)
+        })?;
+        Ok(DataFolder { open: Own::new(Mutex::new(Some(Arc::new(node)))) })
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let node = self.open.here().and_then(|open| open.lock().unwrap_or_else(|e| e.into_inner()).take());
+        // Closing waits for threads.
+        py.detach(|| drop(node));
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open.here().is_none_or(|open| open.lock().unwrap_or_else(|e| e.into_inner()).is_none())
+    }
+
+    /// Makes a collection.
+    fn create(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dim: usize,
+        metric: &str,
+        dtype: &str,
+        kind: &str,
+    ) -> PyResult<()> {
+        let unknown = |what: &str, given: &str, names: Vec<&str>| {
+            let names = stratann_params::list_of(names.iter().map(|name| format!("{name:?}")));
+            error::input(py, &format!("{what} is {given:?}; use {names}"))
+        };
+        let all_kinds = || ["auto"].into_iter().chain(IndexKind::ALL.map(IndexKind::name)).collect();
+        let spec = Spec {
+            dim,
+            metric: Metric::from_name(metric)
+                .ok_or_else(|| unknown("metric", metric, Metric::ALL.map(Metric::name).to_vec()))?,
+            dtype: DType::from_name(dtype)
+                .ok_or_else(|| unknown("dtype", dtype, DType::ALL.map(DType::name).to_vec()))?,
+            kind: match kind {
+                "auto" => None,
+                name => Some(IndexKind::parse(name).ok_or_else(|| unknown("kind", name, all_kinds()))?),
+            },
+        };
+        self.call(py, |node| node.create_collection(name, spec).map(drop))
+    }
+
+    /// Returns a list of all collections as JSON.
+    fn collections(&self, py: Python<'_>) -> PyResult<String> {
+        let all = self.call(py, Node::collections)?;
+        let each = all.iter().map(|info| match &info.spec {
+            Ok(spec) => described(&info.name, spec),
+            Err(e) => json!({ "name": info.name, "error": e.message }),
+        });
+        crate::json(py, &each.collect::<Vec<_>>())
+    }
+
+    /// Drops a collection. Returns why some of it is removed later, if it is.
+    fn drop(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
+        let dropped = self.call(py, |node| node.drop_collection(name))?;
+        Ok(dropped.unfinished.map(|e| e.message))
+    }
+
+    /// Returns dimensions, metric, element type and kind of a collection.
+    fn describe(
+        &self,
+        py: Python<'_>,
+        name: &str,
+    ) -> PyResult<(usize, &'static str, &'static str, &'static str)> {
+        let spec = self.call_collection(py, name, |collection| Ok(collection.spec()))?;
+        let kind = spec.kind.map_or("auto", IndexKind::name);
+        Ok((spec.dim, spec.metric.name(), spec.dtype.name(), kind))
+    }
+
+    /// Returns what a collection is made of as JSON.
+    fn info(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        let (spec, facts) =
+            self.call_collection(py, name, |collection| Ok((collection.spec(), collection.facts()?)))?;
+        let segments = facts.segments.iter().map(|segment| {
+            json!({
+                "number": segment.number,
+                "kind": segment.kind.name(),
+                "rows": segment.rows,
+                "dead": segment.dead,
+                "bytes": segment.bytes,
+            })
+        });
+        let mut all = described(name, &spec);
+        all["points"] = facts.points.into();
+        all["seq"] = facts.seq.into();
+        all["delta_points"] = facts.delta_points.into();
+        all["delta_bytes"] = facts.delta_bytes.into();
+        all["segments"] = segments.collect();
+        all["trouble"] = facts.trouble.map(|e| e.message).into();
+        crate::json(py, &all)
+    }
+
+    /// Writes points. Returns the sequence number, and how many were new, replaced and repeated.
+    fn upsert<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        ids: Vec<PyId>,
+        vectors: PyReadonlyArray1<'py, u8>,
+    ) -> PyResult<(u64, u64, u64, u64)> {
+        let (ids, vectors) = (plain(ids), vectors.as_slice()?);
+        let done = self.call_collection(py, name, |collection| {
+            check(&collection.spec(), vectors, "vector")?;
+            collection.upsert(&ids, vectors)
+        })?;
+        Ok((done.seq, done.new, done.replaced, done.repeated))
+    }
+
+    /// Deletes points. Returns the sequence number, and how many are gone and were unknown.
+    fn delete(&self, py: Python<'_>, name: &str, ids: Vec<PyId>) -> PyResult<(u64, u64, u64)> {
+        let ids = plain(ids);
+        let done = self.call_collection(py, name, |collection| collection.delete(&ids))?;
+        Ok((done.seq, done.deleted, done.unknown))
+    }
+
+    /// Returns the nearest points of each query.
+    fn search<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        queries: PyReadonlyArray1<'py, u8>,
+        k: usize,
+        recall: f64,
+        threads: usize,
+    ) -> PyResult<PyHits<'py>> {
+        let queries = queries.as_slice()?;
+        let options = SearchOptions { k, recall, threads };
+        let found = self.call_collection(py, name, |collection| {
+            check(&collection.spec(), queries, "query")?;
+            collection.search_with(queries, &options)
+        })?;
+        let of_query = |hits: &Vec<collections::Hit>| {
+            let ids: Vec<_> = hits.iter().map(|hit| id_object(py, &hit.id)).collect::<PyResult<_>>()?;
+            PyList::new(py, ids)
+        };
+        let ids: Vec<_> = found.hits.iter().map(of_query).collect::<PyResult<_>>()?;
+        let distances: Vec<f32> = found.hits.iter().flatten().map(|hit| hit.distance).collect();
+        Ok((found.seq, PyList::new(py, ids)?, distances.into_pyarray(py)))
+    }
+
+    /// Returns points by their ids; `None` for an id without one.
+    fn get<'py>(&self, py: Python<'py>, name: &str, ids: Vec<PyId>) -> PyResult<Vec<Option<PyPoint<'py>>>> {
+        let ids = plain(ids);
+        let points = self.call_collection(py, name, |collection| collection.get(&ids))?;
+        points.into_iter().map(|point| point.map(|point| point_object(py, point)).transpose()).collect()
+    }
+
+    /// Number of points.
+    fn count(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
+        self.call_collection(py, name, Collection::count)
+    }
+
+    /// Returns points behind an id, and the id behind which the next ones are.
+    fn scroll<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        after: Option<PyId>,
+        limit: usize,
+    ) -> PyResult<(Vec<PyPoint<'py>>, Option<Bound<'py, PyAny>>)> {
+        let after = after.map(|id| id.0);
+        let page = self.call_collection(py, name, |collection| collection.scroll(after.as_ref(), limit))?;
+        let points = page.points.into_iter().map(|point| point_object(py, point)).collect::<PyResult<_>>()?;
+        Ok((points, page.next.as_ref().map(|id| id_object(py, id)).transpose()?))
+    }
+
+    /// Makes one segment of all points.
+    fn compact(&self, py: Python<'_>, name: &str, on_progress: Option<Py<PyAny>>) -> PyResult<()> {
+        let node = self.node(py)?;
+        let collection = node.collection(name).map_err(|e| raised(py, &e))?;
+        // The errors of all crates have no kind of their own for those of a collection.
+        let mut failed = None;
+        let done = work::run(py, on_progress.as_ref(), |progress| {
+            collection.compact(progress).map_err(|e| {
+                let plain = match e.kind {
+                    Kind::Other(ErrorKind::Interrupted) => Error {
+                        kind: ErrorKind::Interrupted,
+                        message: "all points are there; call compact again to make one segment".into(),
+                    },
+                    Kind::Other(kind) => Error { kind, message: e.message.clone() },
+                    _ => Error { kind: ErrorKind::Io, message: e.message.clone() },
+                };
+                failed = Some(e);
+                plain
+            })
+        });
+        match failed {
+            Some(e) if !matches!(e.kind, Kind::Other(_)) => Err(raised(py, &e)),
+            _ => done,
+        }
+    }
+
+    /// Compares all rows of a collection. Returns the sequence number and the points.
+    fn verify(&self, py: Python<'_>, name: &str) -> PyResult<(u64, u64)> {
+        let found = self.call(py, |node| node.verify(name))?;
+        Ok((found.seq, found.points))
+    }
+}
