@@ -1,0 +1,86 @@
+//! The factor of limits that a recall needs, as rows in memory show it.
+
+/// Rows of which one is a probe.
+pub const PROBE_EVERY: u64 = 128;
+/// Results of a probe.
+pub const PROBE_RESULTS: usize = 10;
+
+/// Bins of factors from 0 to 1. The first has all that are not positive, the last all from 1 on.
+const BINS: usize = 64;
+/// Probes that are counted before earlier ones count half.
+const PROBES_MAX: u32 = 1024;
+/// Probes without which nothing is said.
+const PROBES_MIN: u32 = 32;
+/// Part of what may be missed that probes may miss. The rest is for what they do not show.
+const MISSED: f64 = 0.7;
+
+/// Factors from which on the lists of results are scanned. Later ones count more.
+#[derive(Clone, Debug)]
+struct Histogram {
+    bins: [u32; BINS],
+}
+
+/// What probes showed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calibration {
+    probes: u32,
+    /// Of the nearest row, with its distance as the limit.
+    nearest: Histogram,
+    /// Of all results, with the distance of the last one as the limit.
+    all: Histogram,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { bins: [0; BINS] }
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, factor: f32) {
+        // What is no number goes into the last bin, which says least.
+        let at = if factor <= 0.0 { 0.0 } else { factor * BINS as f32 };
+        let bin = if at < BINS as f32 { at as usize } else { BINS - 1 };
+        if let Some(count) = self.bins.get_mut(bin) {
+            *count += 1;
+        }
+    }
+
+    /// The end of the bin up to which this share of the factors is.
+    fn quantile(&self, share: f64) -> f32 {
+        let all: u32 = self.bins.iter().sum();
+        let mut left = f64::from(all) * share;
+        for (&count, bin) in self.bins[..BINS - 1].iter().zip(1u16..) {
+            left -= f64::from(count);
+            if left <= 0.0 {
+                return f32::from(bin) / BINS as f32;
+            }
+        }
+        f32::INFINITY
+    }
+}
+
+impl Calibration {
+    /// Counts a probe: the factor of its nearest row, and those of all its results.
+    pub(super) fn add(&mut self, nearest: f32, all: impl Iterator<Item = f32>) {
+        self.nearest.add(nearest);
+        all.for_each(|factor| self.all.add(factor));
+        self.probes += 1;
+        if self.probes >= PROBES_MAX {
+            self.probes /= 2;
+            for histogram in [&mut self.nearest, &mut self.all] {
+                histogram.bins.iter_mut().for_each(|count| *count /= 2);
+            }
+        }
+    }
+
+    /// The factor for a recall of `k` results: infinite for 1, and where too little is known.
+    pub(super) fn factor(&self, recall: f64, k: usize) -> f32 {
+        if recall >= 1.0 || self.probes < PROBES_MIN {
+            return f32::INFINITY;
+        }
+        let share = 1.0 - (1.0 - recall) * MISSED;
+        let all = self.all.quantile(share);
+        if k < PROBE_RESULTS { all.max(self.nearest.quantile(share)) } else { all }
+    }
+}
