@@ -1,5 +1,7 @@
 //! The factor of limits that a recall needs, as rows in memory show it.
 
+use alloc::vec::Vec;
+
 /// Rows of which one is a probe.
 pub const PROBE_EVERY: u64 = 128;
 /// Results of a probe.
@@ -11,6 +13,10 @@ const BINS: usize = 64;
 const PROBES_MAX: u32 = 1024;
 /// Probes without which nothing is said.
 const PROBES_MIN: u32 = 32;
+/// Probes whose distances are known.
+const DISTANCES_MAX: usize = 256;
+/// Share of the probes that queries are compared with. One whose results are farther than theirs is unlike the rows.
+const ALIKE: f64 = 0.97;
 /// Part of what may be missed that probes may miss. The rest is for what they do not show.
 const MISSED: f64 = 0.7;
 
@@ -28,6 +34,11 @@ pub(super) struct Calibration {
     nearest: Histogram,
     /// Of all results, with the distance of the last one as the limit.
     all: Histogram,
+    /// Distances of the nearest and of the last result of the newest probes.
+    distances: Vec<[f32; 2]>,
+    added: u32,
+    /// Distances that few probes exceed.
+    usual: [f32; 2],
 }
 
 impl Default for Histogram {
@@ -61,8 +72,19 @@ impl Histogram {
 }
 
 impl Calibration {
-    /// Counts a probe: the factor of its nearest row, and those of all its results.
-    pub(super) fn add(&mut self, nearest: f32, all: impl Iterator<Item = f32>) {
+    /// Counts a probe: the distances of its nearest and its last result, the factor of the nearest, and those of all.
+    pub(super) fn add(&mut self, distances: [f32; 2], nearest: f32, all: impl Iterator<Item = f32>) {
+        let next = self.added as usize % DISTANCES_MAX;
+        match self.distances.get_mut(next) {
+            Some(oldest) => *oldest = distances,
+            None => self.distances.push(distances),
+        }
+        self.added = self.added.wrapping_add(1);
+        for (at, usual) in self.usual.iter_mut().enumerate() {
+            let mut all: Vec<f32> = self.distances.iter().map(|distances| distances[at]).collect();
+            let last = (all.len() as f64 * ALIKE) as usize;
+            *usual = *all.select_nth_unstable_by(last, f32::total_cmp).1;
+        }
         self.nearest.add(nearest);
         all.for_each(|factor| self.all.add(factor));
         self.probes += 1;
@@ -72,6 +94,12 @@ impl Calibration {
                 histogram.bins.iter_mut().for_each(|count| *count /= 2);
             }
         }
+    }
+
+    /// Whether a query with these distances of its nearest row and of its tenth so far is unlike the rows, so that
+    /// they say nothing of it.
+    pub(super) fn is_unlike(&self, [nearest, tenth]: [f32; 2], k: usize) -> bool {
+        if k < PROBE_RESULTS { nearest > self.usual[0] } else { tenth > self.usual[1] }
     }
 
     /// The factor for a recall of `k` results: infinite for 1, and where too little is known.

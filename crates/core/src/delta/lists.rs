@@ -88,7 +88,7 @@ pub struct Lists {
     pub(super) coarse: Arc<Coarse>,
     pub(super) lists: Vec<Arc<List>>,
     rows: u64,
-    pub(super) calibration: Calibration,
+    pub(super) calibration: Arc<Calibration>,
 }
 
 /// Buffers for rows that are pushed.
@@ -112,7 +112,7 @@ impl Lists {
     /// Lists without rows.
     pub fn new(coarse: Arc<Coarse>) -> Lists {
         let lists = (0..coarse.lists()).map(|_| Arc::default()).collect();
-        Lists { coarse, lists, rows: 0, calibration: Calibration::default() }
+        Lists { coarse, lists, rows: 0, calibration: Arc::default() }
     }
 
     /// The centroids.

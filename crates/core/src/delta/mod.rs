@@ -15,7 +15,8 @@
 //! results need much less: a list is left out where h exceeds the limit times a factor below 1. Under inner product a
 //! row at distance ρ from c is a result only where the cosine of its direction and the query is (⟨q, c⟩ short of the
 //! limit) / ‖q‖ρ or more; the factor is such a cosine. Rows in memory show which factor a recall needs
-//! ([`Lists::learn`]). A recall of 1 leaves out only lists that have no result.
+//! ([`Lists::learn`]); they say nothing of a query whose results are farther than theirs, which scans all lists. A
+//! recall of 1 leaves out only lists that have no result.
 //!
 //! Nothing here does I/O or reads a clock.
 

@@ -1,11 +1,13 @@
 //! A query over lists.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use stratann_kernel::bits::{BitQuery, radius, within_reach};
 use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
 use stratann_kernel::{Metric, sqrt};
 
+use super::calibration::{Calibration, PROBE_RESULTS};
 use super::coarse::{Coarse, Placed, ROUNDING, TINY};
 use super::lists::{Chunk, List, Lists};
 
@@ -21,8 +23,9 @@ pub trait Points {
     /// The distance beyond which no point matters: of the k-th result, once there are k, or a given one.
     fn limit(&self) -> f32;
 
-    /// Computes the distance of a row, which is in this list, and keeps it where it is a result. Dead rows are none.
-    fn score(&mut self, list: u32, row: u64);
+    /// Computes the distance of a row, which is in this list, and keeps it where it is a result. Returns it, infinite
+    /// for a dead row, which is no result.
+    fn score(&mut self, list: u32, row: u64) -> f32;
 }
 
 /// How thoroughly lists are searched.
@@ -61,6 +64,8 @@ pub struct Query {
     keys: Vec<u32>,
     near: Vec<bool>,
     found: Vec<(u32, u32)>,
+    /// The smallest distances so far, ascending.
+    smallest: [f32; PROBE_RESULTS],
 }
 
 /// What the rows of a list have in common for a query.
@@ -179,23 +184,47 @@ impl Query {
         self.found.sort_unstable();
     }
 
+    /// Keeps a distance if it is one of the smallest.
+    fn note(&mut self, distance: f32) {
+        let mut distance = distance;
+        if distance < self.smallest[PROBE_RESULTS - 1] {
+            for one in &mut self.smallest {
+                if distance < *one {
+                    core::mem::swap(&mut distance, one);
+                }
+            }
+        }
+    }
+
+    /// Whether rows say nothing of the query, as far as one knows by now.
+    fn is_unlike(&self, calibration: &Calibration, metric: Metric, k: usize) -> bool {
+        let distances = [self.smallest[0], self.smallest[PROBE_RESULTS - 1]];
+        calibration.is_unlike(distances.map(|distance| self.relative(metric, distance)), k)
+    }
+
+    /// A distance that does not depend on the length of the query.
+    fn relative(&self, metric: Metric, distance: f32) -> f32 {
+        if metric == Metric::Ip { distance / self.placed.length } else { distance }
+    }
+
     /// Compares the codes of a list.
     fn scan(&mut self, coarse: &Coarse, (at, list): (u32, &List), points: &mut impl Points) -> Scanned {
         let mut scanned = Scanned { lists: 1, codes: 0 };
         let Some(bounds) = self.begin_list(coarse, (at, list)) else {
-            list.rows().for_each(|row| points.score(at, row));
+            list.rows().for_each(|row| self.note(points.score(at, row)));
             return scanned;
         };
         for chunk in &list.chunks {
             self.find(&bounds, chunk, points.limit());
             scanned.codes += self.keys.len() as u64;
-            for &(key, number) in &self.found {
+            for next in 0..self.found.len() {
+                let (key, number) = self.found[next];
                 let radius = radius(&chunk.radii, number as usize);
                 if !bounds.has(self.bits.to_float(key), radius, points.limit()) {
                     continue;
                 }
                 if let Some(&row) = chunk.rows.get(number as usize) {
-                    points.score(at, row);
+                    self.note(points.score(at, row));
                 }
             }
         }
@@ -235,10 +264,11 @@ impl Lists {
         query.placed.set(&coarse.coder, coarse.shape(), vector);
         if !query.placed.is_usable {
             let lists = (0..).zip(&self.lists);
-            lists.for_each(|(at, list)| list.rows().for_each(|row| points.score(at, row)));
+            lists.for_each(|(at, list)| list.rows().for_each(|row| _ = points.score(at, row)));
             return Scanned { lists: self.lists.len() as u64, codes: 0 };
         }
         query.rank(self);
+        query.smallest = [f32::INFINITY; PROBE_RESULTS];
         let factor_max = self.calibration.factor(effort.recall, effort.k);
         let mut scanned = Scanned::default();
         for next in 0..query.order.len() {
@@ -248,7 +278,8 @@ impl Lists {
             if limit < f32::INFINITY {
                 let limit = code_scale(metric, limit);
                 let is_beyond = query.is_beyond(coarse, (distance, list), limit);
-                if is_beyond || query.factor(metric, (at, list), limit) > factor_max {
+                let is_far = query.factor(metric, (at, list), limit) > factor_max;
+                if is_beyond || is_far && !query.is_unlike(&self.calibration, metric, effort.k) {
                     continue;
                 }
             }
@@ -271,8 +302,10 @@ impl Lists {
             let list = self.lists.get(at as usize);
             list.map_or(0.0, |list| query.factor(metric, (at, list), code_scale(metric, limit)))
         };
-        let mut calibration = self.calibration.clone();
-        calibration.add(factor(first, first.0), results.iter().map(|result| factor(result, last.0)));
-        self.calibration = calibration;
+        let factors = results.iter().map(|result| factor(result, last.0));
+        let distances = [first.0, last.0].map(|distance| query.relative(metric, distance));
+        let mut calibration = Calibration::clone(&self.calibration);
+        calibration.add(distances, factor(first, first.0), factors);
+        self.calibration = Arc::new(calibration);
     }
 }

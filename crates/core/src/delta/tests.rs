@@ -41,9 +41,9 @@ impl Points for Nearest<'_> {
         self.found.get(self.k - 1).map_or(f32::INFINITY, |last| last.0)
     }
 
-    fn score(&mut self, list: u32, row: u64) {
+    fn score(&mut self, list: u32, row: u64) -> f32 {
         if self.dead.contains(&row) {
-            return;
+            return f32::INFINITY;
         }
         let vector = &self.rows[row as usize];
         let norm =
@@ -53,6 +53,7 @@ impl Points for Nearest<'_> {
         let before = |one: &(f32, u64, u32)| one.0.total_cmp(&distance).then(one.1.cmp(&row)).is_lt();
         self.found.insert(self.found.partition_point(before), (distance, row, list));
         self.found.truncate(self.k);
+        distance
     }
 }
 
@@ -119,7 +120,7 @@ proptest! {
         let mut query = Query::default();
         for vector in queries.iter().chain([&all[count / 2]]) {
             let mut expected = Nearest::of(shape, vector, (all, &dead), k);
-            (0..count as u64).for_each(|row| expected.score(0, row));
+            (0..count as u64).for_each(|row| _ = expected.score(0, row));
             let mut found = Nearest::of(shape, vector, (all, &dead), k);
             lists.search(&mut query, vector, Effort { recall: 1.0, k }, &mut found);
             prop_assert_eq!(found.results(), expected.results());

@@ -5,7 +5,7 @@ use stratann_core::query::QueryStats;
 use stratann_storage::Quiet;
 
 use super::collection::SearchOptions;
-use super::delta::{Hit, Point, SegmentState, State};
+use super::delta::{DeltaStats, Hit, Point, Searching, SegmentState, State, Wanted};
 use super::error::{Error, Result};
 use super::spec::Spec;
 use crate::rows::ExternalId;
@@ -18,6 +18,8 @@ pub(super) struct Answered {
     pub(super) hits: Vec<Vec<Hit>>,
     /// Sum over all queries and segments.
     pub(super) stats: QueryStats,
+    /// Sum over all queries.
+    pub(super) delta: DeltaStats,
 }
 
 /// Searches a state.
@@ -26,8 +28,11 @@ pub(super) struct Answered {
 /// Damage of a segment; no memory; `Io`.
 pub(super) fn search(state: &State, spec: &Spec, queries: &[u8], options: &SearchOptions) -> Result<Answered> {
     let each = queries.chunks_exact(spec.row_bytes());
-    let hits = each.map(|query| state.nearest(spec, query, options.k)).collect();
-    let mut all = Answered { hits, stats: QueryStats::default() };
+    let wanted =
+        Wanted { k: options.k, recall: options.recall, bound: f32::INFINITY, all_rows: options.scan_all_in_memory };
+    let mut searching = Searching::default();
+    let hits = each.map(|query| state.nearest(spec, query, &wanted, &mut searching)).collect();
+    let mut all = Answered { hits, stats: QueryStats::default(), delta: searching.stats };
     for own in state.segments.iter().filter(|own| own.left.rows().count() > 0) {
         search_segment(own, queries, options, &mut all)?;
     }

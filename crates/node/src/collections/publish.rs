@@ -56,6 +56,7 @@ impl Slot {
         }
         self.end_segment(shared, number, made.is_err());
         made.map_err(|e| e.of_collection(&self.name))?;
+        self.renew_coarse();
         self.reclaim_tail(shared, sealed.seq)?;
         shared.jobs.ask(shared, self, Job::Merge);
         Ok(())
@@ -182,6 +183,7 @@ impl Slot {
         let made = self.merge_of(shared, (&chosen, level, number), progress);
         self.end_segment(shared, number, made.is_err());
         made.map_err(|e| e.of_collection(&self.name))?;
+        self.renew_coarse();
         for own in &chosen {
             let (from, end) = Layout::deaths_of(self.id, own.segment.entry.number);
             shared.rows.remove_range(&from, &end)?;
@@ -278,6 +280,14 @@ impl Slot {
                 turn.is_stale = true;
                 Err(Error::unknown(0, "the segment", &error))
             }
+        }
+    }
+
+    /// Makes centroids for points in memory where another segment is the largest now.
+    fn renew_coarse(&self) {
+        if let Some(live) = self.opened() {
+            let points = live.delta.state().memory_with(&self.spec, 0, 0);
+            live.delta.renew_coarse(|bytes| live.lock().resize(points + bytes));
         }
     }
 
