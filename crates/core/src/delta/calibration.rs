@@ -2,15 +2,19 @@
 
 use alloc::vec::Vec;
 
-/// Rows of which one is a probe.
-pub const PROBE_EVERY: u64 = 128;
+/// Least rows of which one is a probe.
+const PROBE_EVERY_MIN: u64 = 16;
+/// Rows among which there are so many probes: a probe compares all codes, so that each row costs 64 codes more.
+const PROBES: u64 = 64;
+/// Rows without which nothing is learnt.
+const PROBED_MIN: u64 = 1024;
 /// Results of a probe.
 pub const PROBE_RESULTS: usize = 10;
 
 /// Bins of factors from 0 to 1. The first has all that are not positive, the last all from 1 on.
 const BINS: usize = 64;
 /// Probes that are counted before earlier ones count half.
-const PROBES_MAX: u32 = 1024;
+const PROBES_MAX: u32 = 256;
 /// Probes without which nothing is said.
 const PROBES_MIN: u32 = 32;
 /// Probes whose distances are known.
@@ -18,7 +22,7 @@ const DISTANCES_MAX: usize = 256;
 /// Share of the probes that queries are compared with. One whose results are farther than theirs is unlike the rows.
 const ALIKE: f64 = 0.97;
 /// Part of what may be missed that probes may miss. The rest is for what they do not show.
-const MISSED: f64 = 0.7;
+const MISSED: f64 = 0.5;
 
 /// Factors from which on the lists of results are scanned. Later ones count more.
 #[derive(Clone, Debug)]
@@ -69,6 +73,12 @@ impl Histogram {
         }
         f32::INFINITY
     }
+}
+
+/// Whether the last of so many rows is a probe. Which ones are has no pattern, as what is written may have one.
+pub(super) fn is_probe(rows: u64) -> bool {
+    let every = (rows / PROBES).max(PROBE_EVERY_MIN);
+    rows >= PROBED_MIN && (rows.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(every)
 }
 
 impl Calibration {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use stratann_kernel::bits::write_radius;
 
-use super::calibration::Calibration;
+use super::calibration::{Calibration, is_probe};
 use super::coarse::{Coarse, Encoding, layout};
 
 /// Most rows of a chunk. Larger ones are scanned no faster, and cost more to copy.
@@ -130,8 +130,8 @@ impl Lists {
         lists as u64 * LIST_BYTES
     }
 
-    /// Files a row, which the caller finds again by `row`.
-    pub fn push(&mut self, vector: &[u8], row: u64, pushing: &mut Pushing) {
+    /// Files a row, which the caller finds again by `row`. Returns whether it is to be a probe ([`Lists::learn`]).
+    pub fn push(&mut self, vector: &[u8], row: u64, pushing: &mut Pushing) -> bool {
         let filed = self.coarse.file(vector, &mut pushing.encoding);
         if let Some(list) = self.lists.get_mut(filed.list) {
             let list = Arc::make_mut(list);
@@ -141,6 +141,7 @@ impl Lists {
             list.push_code((&pushing.encoding.code, &pushing.radius), row);
             self.rows += 1;
         }
+        is_probe(self.rows)
     }
 
     /// The rows that `renamed` gives a name, under it.

@@ -27,7 +27,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub use calibration::{PROBE_EVERY, PROBE_RESULTS};
+pub use calibration::PROBE_RESULTS;
 pub use coarse::{Coarse, LISTS_MAX, SAMPLE_OF_LIST, Shape, lists_for};
 pub use lists::{Lists, Pushing, row_bytes};
 pub use scan::{Effort, Points, Query, Scanned};

@@ -7,8 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stratann_core::delta::{
-    Coarse, Effort, LISTS_MAX, Lists, PROBE_EVERY, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, Shape,
-    lists_for,
+    Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, Shape, lists_for,
 };
 
 use super::search::Nearest;
@@ -22,8 +21,6 @@ const SEED_ROWS: u64 = 2048;
 const SEED_LISTS: usize = 128;
 /// Most rows that are filed again when new centroids come. A writer waits for as long as that takes.
 const FILED_AGAIN_MAX: u64 = 4096;
-/// Rows in lists from which on probes are made.
-const PROBED_MIN: u64 = 1024;
 /// Most bytes of a sample, as f32.
 const SAMPLE_BYTES: usize = 4 << 20;
 
@@ -160,14 +157,13 @@ impl State {
     /// Files a row that was appended. Returns whether it is to be a probe.
     pub(super) fn file(&mut self, at: At, vector: &[u8], pushing: &mut Pushing) -> bool {
         let Some(lists) = self.groups.last_mut().and_then(|group| group.lists.as_mut()) else { return false };
-        Arc::make_mut(lists).push(vector, at.name(), pushing);
-        self.appended.is_multiple_of(PROBE_EVERY)
+        Arc::make_mut(lists).push(vector, at.name(), pushing)
     }
 
     /// Learns from a row how its nearest ones are found.
     pub(super) fn probe(&mut self, spec: &Spec, at: At) {
         let Some(group) = self.groups.iter().rposition(|group| group.from <= at.block) else { return };
-        let Some(lists) = self.groups[group].lists.clone().filter(|lists| lists.rows() >= PROBED_MIN) else {
+        let Some(lists) = self.groups[group].lists.clone() else {
             return;
         };
         let Some(own) = self.block(at).filter(|own| !own.dead.has(at.row as usize)) else { return };

@@ -47,8 +47,6 @@ pub(crate) struct State {
     pub(super) groups: Vec<Group>,
     /// Centroids of the largest segment, for the next group.
     pub(super) coarse: Option<CoarseOf>,
-    /// Rows that were appended since the collection was opened.
-    pub(super) appended: u64,
     /// Number of the first block.
     pub(super) first: u32,
     /// Blocks before this number get no more rows, because they are written into a segment.
@@ -117,7 +115,6 @@ impl State {
             self.begin_group();
             self.blocks.push(LiveBlock { block: Arc::new(Block::empty(spec)), dead: Dead::default() });
         }
-        self.appended += 1;
         self.rows += 1;
         self.live += 1;
         self.all_id_bytes += counted(id);
@@ -165,7 +162,6 @@ impl State {
             watermark: self.watermark,
             segments: self.segments.clone(),
             coarse: self.coarse.clone(),
-            appended: self.appended,
             first: self.next_block(),
             ..State::default()
         };
@@ -189,7 +185,6 @@ impl State {
                 *last = group.renamed(from, &renamed);
             }
         }
-        state.appended = self.appended;
         state
     }
 
