@@ -278,7 +278,7 @@ impl DataFolder {
         threads: usize,
     ) -> PyResult<PyHits<'py>> {
         let queries = queries.as_slice()?;
-        let options = SearchOptions { k, recall, threads };
+        let options = SearchOptions { k, recall, threads, ..SearchOptions::default() };
         let found = self.call_collection(py, name, |collection| {
             check(&collection.spec(), queries, "query")?;
             collection.search_with(queries, &options)

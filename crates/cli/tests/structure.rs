@@ -15,7 +15,7 @@ const KINDS: [&str; 7] = ["flat", "disk_graph", "hybrid_ivf", "grid_ivf", "gpu_i
 
 /// The rooms of core from the lowest up: a room uses only those before it. A `*` is each of the kinds: their rooms
 /// never use each other.
-const CORE_ROOMS: [&str; 21] = [
+const CORE_ROOMS: [&str; 22] = [
     "hash",
     "order",
     "codec",
@@ -23,6 +23,7 @@ const CORE_ROOMS: [&str; 21] = [
     "format",
     "remote_protocol",
     "sieve",
+    "delta",
     "view",
     "score",
     "search",

@@ -8,7 +8,8 @@
 //! 3. **verify** (exact): [`exact`] scores the vectors that were read and keeps the best k.
 //!
 //! [`kinds`] has the kinds of index and the rooms that each uses. [`format`](mod@format) defines the layout of bytes,
-//! [`build`] has the pure steps of a build, and [`check`] the conditions that a finished index meets.
+//! [`build`] has the pure steps of a build, [`check`] the conditions that a finished index meets, and [`delta`] the
+//! points of a live collection that are in memory.
 //! There is no I/O, no clock and no waiting. A read that failed arrives as data, so a step cannot fail.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ pub mod access;
 pub mod build;
 pub mod check;
 pub mod codec;
+pub mod delta;
 pub mod exact;
 pub mod format;
 pub mod hash;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::delta::{Hit, Point, SegmentState};
+use super::delta::{DeltaStats, Hit, Point, SegmentState};
 use super::error::{Error, Result};
 use super::parts;
 use super::slot::{Live, Shared, Slot};
@@ -36,11 +36,13 @@ pub struct SearchOptions {
     pub threads: usize,
     /// Has each segment reach the recall by itself, as if it were searched alone; to compare.
     pub each_part_alone: bool,
+    /// Computes the distances of all points in memory, without their codes: to compare.
+    pub scan_all_in_memory: bool,
 }
 
 impl Default for SearchOptions {
     fn default() -> SearchOptions {
-        SearchOptions { k: 10, recall: 0.95, threads: 1, each_part_alone: false }
+        SearchOptions { k: 10, recall: 0.95, threads: 1, each_part_alone: false, scan_all_in_memory: false }
     }
 }
 
@@ -99,6 +101,8 @@ pub struct Found {
     pub hits: Vec<Vec<Hit>>,
     /// What the segments cost, summed over all queries.
     pub stats: QueryStats,
+    /// What the points in memory cost.
+    pub delta: DeltaStats,
 }
 
 /// Points in the order of their ids.
@@ -185,7 +189,7 @@ impl Collection {
         let state = self.live()?.delta.state();
         let found = parts::search(&state, &self.slot.spec, queries, options);
         let found = found.map_err(|e| e.of_collection(self.name()))?;
-        Ok(Found { seq: state.seq, hits: found.hits, stats: found.stats })
+        Ok(Found { seq: state.seq, hits: found.hits, stats: found.stats, delta: found.delta })
     }
 
     /// What the collection is made of.

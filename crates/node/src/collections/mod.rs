@@ -24,7 +24,7 @@ mod verify;
 mod work;
 
 pub use collection::{Collection, Facts, Found, LIMIT_MAX, Page, SearchOptions, SegmentFacts};
-pub use delta::{Hit, Point};
+pub use delta::{DeltaStats, Hit, Point};
 pub use error::{Error, Kind, Result};
 pub use node::{Dropped, Info, Node, Options};
 pub use options::SegmentOptions;

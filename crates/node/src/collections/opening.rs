@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stratann_engine::index::LeftRows;
 
 use super::budget::Reserved;
-use super::delta::{Change, Delta, SegmentState, State, memory_bytes};
+use super::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
 use super::error::{Error, Result};
 use super::point::{Manifest, Place, decode_point, id_bytes};
 use super::slot::{Shared, Slot, Turn};
@@ -110,10 +110,13 @@ pub(super) fn build(
     let manifest = manifest(rows, slot.id)?;
     let layout = layout(rows, slot.id)?;
     turn.next_segment = turn.next_segment.max(layout.next_segment);
-    reserved.resize(memory_bytes(spec, manifest.tail_points, manifest.id_bytes))?;
+    let points = memory_bytes(spec, manifest.tail_points, manifest.id_bytes);
+    reserved.resize(points + seed_bytes(spec, manifest.tail_points))?;
     let segments = open_segments(shared, slot, &layout, earlier)?;
-    let state = State::of_segments(layout.watermark, segments);
+    let mut state = State::of_segments(layout.watermark, segments);
+    state.take_coarse_of(earlier);
     let delta = Delta::of_segments(*spec, state);
+    delta.renew_coarse(|bytes| reserved.resize(points + bytes));
     fill(rows, slot, (&delta, &layout, &manifest))?;
     let state = delta.state();
     let found = Manifest { seq: manifest.seq, ..Manifest::of(&state) };

@@ -6,7 +6,7 @@ use stratann_params::choices::PartsName;
 use stratann_storage::Quiet;
 
 use super::collection::SearchOptions;
-use super::delta::{Hit, Point, SegmentState, State};
+use super::delta::{DeltaStats, Hit, Point, Searching, SegmentState, State, Wanted};
 use super::error::{Error, Result};
 use super::spec::Spec;
 use crate::rows::ExternalId;
@@ -19,6 +19,8 @@ pub(super) struct Answered {
     pub(super) hits: Vec<Vec<Hit>>,
     /// Sum over all queries and segments.
     pub(super) stats: QueryStats,
+    /// Sum over all queries.
+    pub(super) delta: DeltaStats,
 }
 
 /// Searches a state: the points in memory first, whose distances bound the search of the segments.
@@ -27,8 +29,11 @@ pub(super) struct Answered {
 /// Damage of a segment; no memory; `Io`.
 pub(super) fn search(state: &State, spec: &Spec, queries: &[u8], options: &SearchOptions) -> Result<Answered> {
     let each = queries.chunks_exact(spec.row_bytes());
-    let hits = each.map(|query| state.nearest(spec, query, options.k)).collect();
-    let mut all = Answered { hits, stats: QueryStats::default() };
+    let all_rows = options.scan_all_in_memory;
+    let wanted = Wanted { k: options.k, recall: options.recall, bound: f32::INFINITY, all_rows };
+    let mut searching = Searching::default();
+    let hits = each.map(|query| state.nearest(spec, query, &wanted, &mut searching)).collect();
+    let mut all = Answered { hits, stats: QueryStats::default(), delta: searching.stats };
     let segments: Vec<_> = state.segments.iter().filter(|own| own.left.rows().count() > 0).collect();
     if !segments.is_empty() {
         search_segments(&segments, queries, options, &mut all)?;

@@ -66,6 +66,7 @@ impl Slot {
         }
         self.end_segment(shared, number, made.is_err());
         made.map_err(|e| e.of_collection(&self.name))?;
+        self.renew_coarse();
         self.reclaim_tail(shared, sealed.seq)?;
         shared.jobs.ask(shared, self, Job::Merge);
         Ok(())
@@ -204,6 +205,7 @@ impl Slot {
             self.turn().begun = Some(number);
         }
         made.map_err(|e| e.of_collection(&self.name))?;
+        self.renew_coarse();
         for own in &chosen {
             let (from, end) = Layout::deaths_of(self.id, own.segment.entry.number);
             shared.rows.remove_range(&from, &end)?;
@@ -334,6 +336,14 @@ impl Slot {
     pub(super) fn wait_for_jobs(&self) {
         drop(self.running(Job::Checkpoint));
         drop(self.running(Job::Merge));
+    }
+
+    /// Makes centroids for points in memory where another segment is the largest now.
+    fn renew_coarse(&self) {
+        if let Some(live) = self.opened() {
+            let points = live.delta.state().memory_with(&self.spec, 0, 0);
+            live.delta.renew_coarse(|bytes| live.lock().resize(points + bytes));
+        }
     }
 
     fn running(&self, job: Job) -> MutexGuard<'_, ()> {

@@ -187,6 +187,15 @@ impl Segment {
         }
     }
 
+    /// The vector of an ordinal, as it was given.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn vector_at(&self, ordinal: u64) -> Result<Vec<u8>> {
+        let entry = self.ids.entry(ordinal)?;
+        self.vector(Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq })
+    }
+
     /// Shows the vector of every row to `see`, as it was given.
     ///
     /// # Errors

@@ -152,7 +152,12 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         return Err(Rejection::bad(format!("k is {k}; use 1 to {} (max_k)", asked.served.max_k)));
     }
     reserve(asked, &query, &spec)?;
-    let options = SearchOptions { k, recall: query.recall, threads: asked.served.threads.max(1) };
+    let options = SearchOptions {
+        k,
+        recall: query.recall,
+        threads: asked.served.threads.max(1),
+        ..SearchOptions::default()
+    };
     let started = Instant::now();
     let found = collection.search_with(&query.vectors, &options).map_err(rejection)?;
     let latency_us = started.elapsed().as_micros() as u64;

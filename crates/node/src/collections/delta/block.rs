@@ -1,5 +1,6 @@
 //! Rows of a delta that lie together.
 
+use stratann_core::delta::row_bytes;
 use stratann_kernel::Metric;
 use stratann_kernel::distance::inverse_norm;
 
@@ -85,13 +86,13 @@ impl Dead {
     }
 }
 
-/// Memory of a point besides its vector and its id: places, norms, and its share of the index by ids.
+/// Memory of a point besides its vector, its code and its id: places, norms, and its share of the index by ids.
 const POINT_BYTES: u64 = 176;
 
-/// Most memory of a delta of so many rows, dead ones included, whose ids have so many bytes. While dead rows are
-/// removed, a copy of the others takes half as much again.
+/// Most memory of a delta of so many rows, dead ones included, whose ids have so many bytes, without centroids. While
+/// dead rows are removed, a copy of the others takes half as much again.
 pub(crate) fn memory_bytes(spec: &Spec, rows: u64, ids: u64) -> u64 {
-    let point = spec.row_bytes() as u64 + POINT_BYTES;
+    let point = spec.row_bytes() as u64 + POINT_BYTES + row_bytes(spec.dim);
     let points = rows.saturating_mul(point).saturating_add(ids.saturating_mul(2));
     points.saturating_add(points / 2).saturating_add(2 * Block::rows_max(spec) as u64 * point)
 }

@@ -1,10 +1,13 @@
 //! The newest points of a collection in memory, searchable at once, and the segments beside them.
 //!
-//! A state is immutable: blocks of rows, and which of them are dead. A change makes the next state, which shares all
-//! blocks but the last one, and publishes it at once. So a search has one state for as long as it likes, and no writer
-//! waits for it.
+//! A state is immutable: blocks of rows, which of them are dead, and lists of their codes. A change makes the next
+//! state, which shares all blocks but the last one and most of the lists, and publishes it at once. So a search has one
+//! state for as long as it likes, and no writer waits for it.
 
 mod block;
+mod groups;
+#[cfg(test)]
+mod measure;
 mod search;
 mod state;
 #[cfg(test)]
@@ -14,12 +17,18 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
+use stratann_core::delta::Pushing;
+
+use super::error::Result;
 use super::point::Place;
 use super::spec::Spec;
 use crate::rows::ExternalId;
 
 pub(super) use block::memory_bytes;
-pub use search::Hit;
+pub(super) use groups::seed_bytes;
+use groups::{coarse_bytes, coarse_of};
+pub use search::{DeltaStats, Hit};
+pub(super) use search::{Searching, Wanted};
 use state::At;
 pub(super) use state::{SegmentState, State};
 
@@ -99,10 +108,14 @@ impl Delta {
         let mut index = self.index.write().unwrap_or_else(|e| e.into_inner());
         let mut state = State::clone(&self.state());
         let mut killed: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        let (mut pushing, mut probes) = (Pushing::default(), Vec::new());
         for change in changes {
             match change {
                 Change::Put { id, place, vector } => {
                     let at = state.append(&self.spec, id, place, vector);
+                    if state.file(at, vector, &mut pushing) {
+                        probes.push(at);
+                    }
                     if let Some(older) = index.insert(id.clone(), at) {
                         state.kill(older);
                     }
@@ -119,6 +132,8 @@ impl Delta {
             rows.sort_unstable();
             state.kill_in_segment(segment, &rows);
         }
+        state.seed(&self.spec);
+        probes.into_iter().for_each(|at| state.probe(&self.spec, at));
         if state.is_mostly_dead() {
             state = state.compacted(&self.spec, &mut index);
         }
@@ -157,6 +172,22 @@ impl Delta {
         self.publish(state);
     }
 
+    /// Makes centroids of the largest segment, unless there are some of it, and has rows filed around them from now on.
+    /// Does without when `reserve` has no memory for them.
+    pub(super) fn renew_coarse(&self, reserve: impl FnOnce(u64) -> Result<()>) {
+        let state = self.state();
+        let Some(segment) = state.segment_for_lists() else { return };
+        if reserve(coarse_bytes(&self.spec, segment.rows())).is_err() {
+            return;
+        }
+        if let Some(own) = coarse_of(&self.spec, segment) {
+            let _index = self.index.write().unwrap_or_else(|e| e.into_inner());
+            let mut state = State::clone(&self.state());
+            state.set_coarse(own);
+            self.publish(state);
+        }
+    }
+
     fn publish(&self, state: State) {
         *self.state.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(state);
     }
@@ -181,7 +212,8 @@ impl Reader<'_> {
         (found.into_iter().map(|at| state.point(at?)).collect(), state)
     }
 
-    /// Points in memory behind `after` in the order of ids, at most `limit` of them, and the state that tells of others.
+    /// Points in memory behind `after` in the order of ids, at most `limit` of them, and the state that tells of
+    /// others.
     pub(super) fn points_after(self, after: Option<&ExternalId>, limit: usize) -> (Vec<Point>, Arc<State>) {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.index.range::<ExternalId, _>((from, Bound::Unbounded));

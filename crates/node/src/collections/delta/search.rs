@@ -1,11 +1,12 @@
-//! The nearest points of a state, by distances to all of them.
+//! The nearest points of a state.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use stratann_core::delta::{Effort, Points, Query};
 use stratann_kernel::distance::Exact;
 
-use super::state::State;
+use super::state::{At, LiveBlock, State};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
 
@@ -18,11 +19,50 @@ pub struct Hit {
     pub distance: f32,
 }
 
+/// What searches of points in memory did, summed over queries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeltaStats {
+    /// Rows in memory, dead ones included, of all queries.
+    pub rows: u64,
+    /// Coarse lists whose codes were compared.
+    pub lists: u64,
+    /// Rows that were compared by their codes.
+    pub codes: u64,
+    /// Distances that were computed from vectors.
+    pub distances: u64,
+}
+
+/// What is wanted of points in memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Wanted {
+    /// Results.
+    pub(crate) k: usize,
+    /// Share of the true ones that is wanted; at 1 all are found.
+    pub(crate) recall: f64,
+    /// The distance beyond which points are no results; infinite for none.
+    pub(crate) bound: f32,
+    /// Computes the distances of all rows, without codes.
+    pub(crate) all_rows: bool,
+}
+
+/// Buffers of searches, and what they did.
+#[derive(Default)]
+pub(crate) struct Searching {
+    query: Query,
+    pub(crate) stats: DeltaStats,
+}
+
 /// A hit whose id is not copied yet. Ties are broken by ids, so that equal points have one order.
-#[derive(PartialEq)]
 struct Candidate<'a> {
     distance: f32,
     id: &'a ExternalId,
+    list: u32,
+}
+
+impl PartialEq for Candidate<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
 }
 
 impl Eq for Candidate<'_> {}
@@ -39,33 +79,126 @@ impl PartialOrd for Candidate<'_> {
     }
 }
 
-impl State {
-    /// The `k` nearest points of a query that are in memory, nearest first; all where there are fewer.
-    pub(crate) fn nearest(&self, spec: &Spec, query: &[u8], k: usize) -> Vec<Hit> {
-        let (mut exact, mut distances) = (Exact::default(), Vec::new());
+/// The nearest rows so far.
+pub(super) struct Nearest<'a> {
+    state: &'a State,
+    exact: Exact,
+    k: usize,
+    bound: f32,
+    /// A row that is no result.
+    pub(super) skip: Option<At>,
+    best: BinaryHeap<Candidate<'a>>,
+    distances: u64,
+    buffer: Vec<f32>,
+}
+
+impl<'a> Nearest<'a> {
+    pub(super) fn of(state: &'a State, spec: &Spec, query: &[u8], (k, bound): (usize, f32)) -> Nearest<'a> {
+        let mut exact = Exact::default();
         exact.set(spec.metric, spec.dtype, spec.dim, query);
-        let mut best: BinaryHeap<Candidate> = BinaryHeap::new();
-        for part in &self.blocks {
-            if part.dead.count() == part.block.rows() {
-                continue;
+        Nearest {
+            state,
+            exact,
+            k,
+            bound,
+            skip: None,
+            best: BinaryHeap::new(),
+            distances: 0,
+            buffer: Vec::new(),
+        }
+    }
+
+    fn offer(&mut self, distance: f32, id: &'a ExternalId, list: u32) {
+        // Minus zero becomes zero, so that the two are a tie.
+        let distance = if distance.is_nan() { f32::INFINITY } else { distance + 0.0 };
+        let candidate = Candidate { distance, id, list };
+        if distance > self.bound {
+            return;
+        }
+        if self.best.len() < self.k {
+            self.best.push(candidate);
+        } else if let Some(mut worst) = self.best.peek_mut().filter(|worst| candidate < **worst) {
+            *worst = candidate;
+        }
+    }
+
+    /// Computes the distances of all rows of blocks.
+    fn offer_all(&mut self, blocks: &'a [LiveBlock]) {
+        for own in blocks.iter().filter(|own| own.dead.count() < own.block.rows()) {
+            let mut distances = std::mem::take(&mut self.buffer);
+            self.exact.distances(&own.block.vectors, &own.block.inverse_norms, &mut distances);
+            self.distances += distances.len() as u64;
+            for (row, &distance) in distances.iter().enumerate().filter(|(row, _)| !own.dead.has(*row)) {
+                if let Some(id) = own.block.id(row) {
+                    self.offer(distance, id, 0);
+                }
             }
-            exact.distances(&part.block.vectors, &part.block.inverse_norms, &mut distances);
-            for (row, distance) in distances.iter().enumerate() {
-                if part.dead.has(row) {
-                    continue;
-                }
-                let Some(id) = part.block.id(row) else { continue };
-                // Minus zero becomes zero, so that the two are a tie.
-                let distance = if distance.is_nan() { f32::INFINITY } else { distance + 0.0 };
-                let candidate = Candidate { distance, id };
-                if best.len() < k {
-                    best.push(candidate);
-                } else if let Some(mut worst) = best.peek_mut().filter(|worst| candidate < **worst) {
-                    *worst = candidate;
-                }
+            self.buffer = distances;
+        }
+    }
+
+    /// Distances and lists of the results, the nearest first.
+    pub(super) fn into_lists(self) -> Vec<(f32, u32)> {
+        self.best.into_sorted_vec().iter().map(|found| (found.distance, found.list)).collect()
+    }
+
+    fn into_hits(self) -> Vec<Hit> {
+        let sorted = self.best.into_sorted_vec();
+        sorted.into_iter().map(|found| Hit { id: found.id.clone(), distance: found.distance }).collect()
+    }
+}
+
+impl Points for Nearest<'_> {
+    fn limit(&self) -> f32 {
+        let worst = self.best.peek().filter(|_| self.best.len() >= self.k);
+        worst.map_or(self.bound, |worst| worst.distance)
+    }
+
+    fn score(&mut self, list: u32, row: u64) -> f32 {
+        let at = At::of_name(row);
+        let is_dead = |own: &&LiveBlock| own.dead.has(at.row as usize) || self.skip == Some(at);
+        let Some(own) = self.state.block(at).filter(|own| !is_dead(own)) else { return f32::INFINITY };
+        let row = at.row as usize;
+        let (Some(id), Some(vector)) = (own.block.id(row), own.block.vector(row)) else {
+            return f32::INFINITY;
+        };
+        let norm = own.block.inverse_norms.get(row).copied().unwrap_or_default();
+        let distance = self.exact.distance(vector, norm);
+        self.distances += 1;
+        self.offer(distance, id, list);
+        distance
+    }
+}
+
+impl State {
+    /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted.
+    pub(crate) fn nearest(
+        &self,
+        spec: &Spec,
+        query: &[u8],
+        wanted: &Wanted,
+        searching: &mut Searching,
+    ) -> Vec<Hit> {
+        let mut nearest = Nearest::of(self, spec, query, (wanted.k, wanted.bound));
+        let stats = &mut searching.stats;
+        stats.rows += self.rows();
+        // A code costs as much as the distance of a row of bytes.
+        let is_cheap = wanted.recall >= 1.0 && spec.dtype.size() == 1;
+        if wanted.all_rows || is_cheap {
+            nearest.offer_all(&self.blocks);
+        } else {
+            // Rows without lists first: their distances bound those of the others.
+            let (in_lists, others): (Vec<_>, Vec<_>) =
+                self.blocks_of_groups().partition(|(group, _)| group.lists.is_some());
+            others.into_iter().for_each(|(_, blocks)| nearest.offer_all(blocks));
+            let effort = Effort { recall: wanted.recall, k: wanted.k };
+            for lists in in_lists.iter().filter_map(|(group, _)| group.lists.as_ref()) {
+                let scanned = lists.search(&mut searching.query, query, effort, &mut nearest);
+                stats.lists += scanned.lists;
+                stats.codes += scanned.codes;
             }
         }
-        let sorted = best.into_sorted_vec();
-        sorted.into_iter().map(|found| Hit { id: found.id.clone(), distance: found.distance }).collect()
+        stats.distances += nearest.distances;
+        nearest.into_hits()
     }
 }

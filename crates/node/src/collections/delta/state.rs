@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stratann_engine::index::LeftRows;
 
 use super::block::{Block, Dead, counted, memory_bytes};
+use super::groups::{CoarseOf, Group, Renamed};
 use super::{Index, Point};
 use crate::collections::point::Place;
 use crate::collections::spec::Spec;
@@ -15,8 +16,8 @@ use crate::segments::{Segment, SegmentEntry};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
     /// Number of its block. Blocks that went into a segment keep theirs.
-    block: u32,
-    row: u32,
+    pub(super) block: u32,
+    pub(super) row: u32,
 }
 
 /// A block, and which of its rows are dead in this state. A row beyond those of the block does not exist yet.
@@ -42,10 +43,14 @@ pub(crate) struct State {
     pub(crate) watermark: u64,
     pub(crate) segments: Vec<SegmentState>,
     pub(super) blocks: Vec<LiveBlock>,
+    /// Consecutive blocks whose rows are in lists together. Those of sealed blocks are groups of their own.
+    pub(super) groups: Vec<Group>,
+    /// Centroids of the largest segment, for the next group.
+    pub(super) coarse: Option<CoarseOf>,
     /// Number of the first block.
-    first: u32,
+    pub(super) first: u32,
     /// Blocks before this number get no more rows, because they are written into a segment.
-    sealed: u32,
+    pub(super) sealed: u32,
     rows: u64,
     live: u64,
     /// Bytes of the ids of rows that live, and of all rows.
@@ -81,7 +86,8 @@ impl State {
 
     /// Memory once so many more rows are there, whose ids have so many bytes.
     pub(crate) fn memory_with(&self, spec: &Spec, rows: u64, ids: u64) -> u64 {
-        memory_bytes(spec, self.rows.saturating_add(rows), self.all_id_bytes.saturating_add(ids))
+        let rows = self.rows.saturating_add(rows);
+        memory_bytes(spec, rows, self.all_id_bytes.saturating_add(ids)).saturating_add(self.lists_bytes(spec, rows))
     }
 
     /// The segment with this number.
@@ -102,10 +108,11 @@ impl State {
         }
     }
 
-    /// Appends a row. A block that another state has is copied first.
+    /// Appends a row to the last block, or to a new one. A block that another state has is copied first.
     pub(super) fn append(&mut self, spec: &Spec, id: &ExternalId, place: Place, vector: &[u8]) -> At {
         let is_full = self.blocks.last().is_none_or(|last| last.block.rows() >= Block::rows_max(spec));
-        if is_full || self.next_block() <= self.sealed {
+        if is_full || self.next_block() <= self.sealed || self.group_begins() {
+            self.begin_group();
             self.blocks.push(LiveBlock { block: Arc::new(Block::empty(spec)), dead: Dead::default() });
         }
         self.rows += 1;
@@ -122,11 +129,12 @@ impl State {
         At { block, row }
     }
 
-    fn next_block(&self) -> u32 {
+    /// Number of the block that follows the last one.
+    pub(super) fn next_block(&self) -> u32 {
         self.first + self.blocks.len() as u32
     }
 
-    fn block(&self, at: At) -> Option<&LiveBlock> {
+    pub(super) fn block(&self, at: At) -> Option<&LiveBlock> {
         self.blocks.get(at.block.checked_sub(self.first)? as usize)
     }
 
@@ -147,22 +155,34 @@ impl State {
         self.rows > 2 * self.live && self.sealed <= self.first
     }
 
-    /// The same points in new blocks, in the same order.
+    /// The same points in new blocks, in the same order and groups.
     pub(super) fn compacted(&self, spec: &Spec, index: &mut Index) -> State {
         let mut state = State {
             seq: self.seq,
             watermark: self.watermark,
             segments: self.segments.clone(),
+            coarse: self.coarse.clone(),
             first: self.next_block(),
             ..State::default()
         };
-        for own in &self.blocks {
-            for row in own.live_rows() {
-                let parts = (own.block.id(row), own.block.place(row), own.block.vector(row));
-                if let (Some(id), Some(place), Some(vector)) = parts {
-                    let at = state.append(spec, id, place, vector);
-                    index.insert(id.clone(), at);
+        for (group, blocks) in self.blocks_of_groups() {
+            let from = state.next_block();
+            state.groups.push(Group::beginning(from));
+            let mut renamed = Renamed { from: group.from, rows: Vec::with_capacity(blocks.len()) };
+            for own in blocks {
+                let mut names = vec![None; own.block.rows()];
+                for row in own.live_rows() {
+                    let parts = (own.block.id(row), own.block.place(row), own.block.vector(row));
+                    if let (Some(id), Some(place), Some(vector)) = parts {
+                        let at = state.append(spec, id, place, vector);
+                        index.insert(id.clone(), at);
+                        names[row] = Some(at);
+                    }
                 }
+                renamed.rows.push(names);
+            }
+            if let Some(last) = state.groups.last_mut() {
+                *last = group.renamed(from, &renamed);
             }
         }
         state
@@ -207,6 +227,7 @@ impl State {
             }
         }
         let mut state = State { blocks: kept.to_vec(), first, sealed: first, ..self.clone() };
+        state.groups.retain(|group| group.from >= first);
         (state.rows, state.live, state.id_bytes, state.all_id_bytes) = (0, 0, 0, 0);
         for own in kept {
             for (row, id) in (0..own.block.rows()).filter_map(|row| Some((row, own.block.id(row)?))) {

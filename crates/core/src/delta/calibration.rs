@@ -1,0 +1,124 @@
+//! The factor of limits that a recall needs, as rows in memory show it.
+
+use alloc::vec::Vec;
+
+/// Least rows of which one is a probe.
+const PROBE_EVERY_MIN: u64 = 16;
+/// Rows among which there are so many probes: a probe compares all codes, so that each row costs 64 codes more.
+const PROBES: u64 = 64;
+/// Rows without which nothing is learnt.
+const PROBED_MIN: u64 = 1024;
+/// Results of a probe.
+pub const PROBE_RESULTS: usize = 10;
+
+/// Bins of factors from 0 to 1. The first has all that are not positive, the last all from 1 on.
+const BINS: usize = 64;
+/// Probes that are counted before earlier ones count half.
+const PROBES_MAX: u32 = 256;
+/// Probes without which nothing is said.
+const PROBES_MIN: u32 = 32;
+/// Probes whose distances are known.
+const DISTANCES_MAX: usize = 256;
+/// Share of the probes that queries are compared with. One whose results are farther than theirs is unlike the rows.
+const ALIKE: f64 = 0.97;
+/// Part of what may be missed that probes may miss. The rest is for what they do not show.
+const MISSED: f64 = 0.5;
+
+/// Factors from which on the lists of results are scanned. Later ones count more.
+#[derive(Clone, Debug)]
+struct Histogram {
+    bins: [u32; BINS],
+}
+
+/// What probes showed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calibration {
+    probes: u32,
+    /// Of the nearest row, with its distance as the limit.
+    nearest: Histogram,
+    /// Of all results, with the distance of the last one as the limit.
+    all: Histogram,
+    /// Distances of the nearest and of the last result of the newest probes.
+    distances: Vec<[f32; 2]>,
+    added: u32,
+    /// Distances that few probes exceed.
+    usual: [f32; 2],
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { bins: [0; BINS] }
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, factor: f32) {
+        // What is no number goes into the last bin, which says least.
+        let at = if factor <= 0.0 { 0.0 } else { factor * BINS as f32 };
+        let bin = if at < BINS as f32 { at as usize } else { BINS - 1 };
+        if let Some(count) = self.bins.get_mut(bin) {
+            *count += 1;
+        }
+    }
+
+    /// The end of the bin up to which this share of the factors is.
+    fn quantile(&self, share: f64) -> f32 {
+        let all: u32 = self.bins.iter().sum();
+        let mut left = f64::from(all) * share;
+        for (&count, bin) in self.bins[..BINS - 1].iter().zip(1u16..) {
+            left -= f64::from(count);
+            if left <= 0.0 {
+                return f32::from(bin) / BINS as f32;
+            }
+        }
+        f32::INFINITY
+    }
+}
+
+/// Whether the last of so many rows is a probe. Which ones are has no pattern, as what is written may have one.
+pub(super) fn is_probe(rows: u64) -> bool {
+    let every = (rows / PROBES).max(PROBE_EVERY_MIN);
+    rows >= PROBED_MIN && (rows.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(every)
+}
+
+impl Calibration {
+    /// Counts a probe: the distances of its nearest and its last result, the factor of the nearest, and those of all.
+    pub(super) fn add(&mut self, distances: [f32; 2], nearest: f32, all: impl Iterator<Item = f32>) {
+        let next = self.added as usize % DISTANCES_MAX;
+        match self.distances.get_mut(next) {
+            Some(oldest) => *oldest = distances,
+            None => self.distances.push(distances),
+        }
+        self.added = self.added.wrapping_add(1);
+        for (at, usual) in self.usual.iter_mut().enumerate() {
+            let mut all: Vec<f32> = self.distances.iter().map(|distances| distances[at]).collect();
+            let last = (all.len() as f64 * ALIKE) as usize;
+            *usual = *all.select_nth_unstable_by(last, f32::total_cmp).1;
+        }
+        self.nearest.add(nearest);
+        all.for_each(|factor| self.all.add(factor));
+        self.probes += 1;
+        if self.probes >= PROBES_MAX {
+            self.probes /= 2;
+            for histogram in [&mut self.nearest, &mut self.all] {
+                histogram.bins.iter_mut().for_each(|count| *count /= 2);
+            }
+        }
+    }
+
+    /// Whether a query with these distances of its nearest row and of its tenth so far is unlike the rows, so that
+    /// they say nothing of it.
+    pub(super) fn is_unlike(&self, [nearest, tenth]: [f32; 2], k: usize) -> bool {
+        if k < PROBE_RESULTS { nearest > self.usual[0] } else { tenth > self.usual[1] }
+    }
+
+    /// The factor for a recall of `k` results: infinite for 1, and where too little is known.
+    pub(super) fn factor(&self, recall: f64, k: usize) -> f32 {
+        if recall >= 1.0 || self.probes < PROBES_MIN {
+            return f32::INFINITY;
+        }
+        let share = 1.0 - (1.0 - recall) * MISSED;
+        let all = self.all.quantile(share);
+        if k < PROBE_RESULTS { all.max(self.nearest.quantile(share)) } else { all }
+    }
+}

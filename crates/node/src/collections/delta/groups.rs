@@ -1,0 +1,266 @@
+//! Rows of a state in lists.
+//!
+//! Rows that are sealed for a segment, and those that came before there were centroids, keep the lists that they are
+//! in. So no row is filed twice, but for a few that are there when the first centroids are made.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use stratann_core::delta::{
+    Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, Shape, lists_for,
+};
+
+use super::search::Nearest;
+use super::state::{At, LiveBlock, State};
+use crate::collections::spec::Spec;
+use crate::segments::Segment;
+
+/// Rows without lists from which on they get centroids of their own. All distances of fewer cost little.
+const SEED_ROWS: u64 = 2048;
+/// Lists of these centroids. They serve until the first checkpoint, some 16,000 rows.
+const SEED_LISTS: usize = 128;
+/// Most rows that are filed again when new centroids come. A writer waits for as long as that takes.
+const FILED_AGAIN_MAX: u64 = 4096;
+/// Most bytes of a sample, as f32.
+const SAMPLE_BYTES: usize = 4 << 20;
+
+/// Consecutive blocks whose rows are in lists together, or all of them in none.
+#[derive(Clone, Default)]
+pub(super) struct Group {
+    /// Number of the first block. The next group begins where this one ends.
+    pub(super) from: u32,
+    pub(super) lists: Option<Arc<Lists>>,
+    /// Whether no centroids could be made of its rows.
+    has_none: bool,
+}
+
+/// Centroids of a segment.
+#[derive(Clone)]
+pub(super) struct CoarseOf {
+    /// Number of the segment.
+    pub(super) segment: u64,
+    pub(super) coarse: Arc<Coarse>,
+}
+
+/// New places of the rows of a group, by block and row.
+pub(super) struct Renamed {
+    /// Number of the first block.
+    pub(super) from: u32,
+    pub(super) rows: Vec<Vec<Option<At>>>,
+}
+
+impl At {
+    /// The name of the row in lists.
+    fn name(self) -> u64 {
+        u64::from(self.block) << 32 | u64::from(self.row)
+    }
+
+    /// The row of a name.
+    pub(super) fn of_name(name: u64) -> At {
+        At { block: (name >> 32) as u32, row: name as u32 }
+    }
+}
+
+impl Group {
+    /// The first group, whose rows never get lists.
+    #[cfg(test)]
+    pub(super) fn without_lists() -> Group {
+        Group { has_none: true, ..Group::default() }
+    }
+
+    /// A group without lists that begins with this block.
+    pub(super) fn beginning(from: u32) -> Group {
+        Group { from, ..Group::default() }
+    }
+
+    /// The rows that have a new place, under it, in a group that begins with this block.
+    pub(super) fn renamed(&self, from: u32, renamed: &Renamed) -> Group {
+        let place = |name: u64| {
+            let at = At::of_name(name);
+            let rows = renamed.rows.get(at.block.checked_sub(renamed.from)? as usize)?;
+            rows.get(at.row as usize).copied().flatten().map(At::name)
+        };
+        let lists = self.lists.as_ref().map(|lists| Arc::new(lists.renamed(place)));
+        Group { from, lists, has_none: self.has_none }
+    }
+}
+
+/// Shape of the vectors of a collection.
+pub(super) fn shape(spec: &Spec) -> Shape {
+    Shape { dim: spec.dim, dtype: spec.dtype, metric: spec.metric }
+}
+
+/// Rows of a sample for so many lists.
+fn sample_rows(spec: &Spec, lists: usize) -> usize {
+    (lists * SAMPLE_OF_LIST).min(SAMPLE_BYTES / (4 * spec.dim.max(1))).max(1)
+}
+
+/// Centroids of rows that are spread evenly over the ids of a segment. `None` where they cannot be read: then the rows
+/// in memory get centroids of their own.
+pub(super) fn coarse_of(spec: &Spec, segment: &Segment) -> Option<CoarseOf> {
+    let lists = lists_for(segment.rows());
+    let count = (sample_rows(spec, lists) as u64).min(segment.rows());
+    let mut sample = Vec::with_capacity(count as usize * spec.row_bytes());
+    for at in 0..count {
+        sample.extend(segment.vector_at(at * segment.rows() / count).ok()?);
+    }
+    let coarse = Coarse::of_sample(shape(spec), &sample, lists)?;
+    Some(CoarseOf { segment: segment.entry.number, coarse: Arc::new(coarse) })
+}
+
+/// Most memory of the centroids of a segment with so many rows, and of two groups with lists around them.
+pub(super) fn coarse_bytes(spec: &Spec, rows: u64) -> u64 {
+    let lists = lists_for(rows);
+    Coarse::bytes(spec.dim, lists) + 2 * Lists::bytes(lists)
+}
+
+/// Memory of centroids that rows in memory get of their own, once there are so many.
+pub(crate) fn seed_bytes(spec: &Spec, rows: u64) -> u64 {
+    let bytes = Coarse::bytes(spec.dim, SEED_LISTS) + Lists::bytes(SEED_LISTS);
+    if rows < SEED_ROWS { 0 } else { bytes }
+}
+
+impl State {
+    /// Whether the next row begins a group that is there already.
+    pub(super) fn group_begins(&self) -> bool {
+        self.groups.last().is_some_and(|last| last.from == self.next_block())
+    }
+
+    /// Begins a group with the next block, where the last one gets no more rows.
+    pub(super) fn begin_group(&mut self) {
+        if self.groups.last().is_some_and(|last| last.from >= self.sealed) {
+            return;
+        }
+        let lists = self.coarse.as_ref().map(|own| {
+            let mut earlier = self.groups.iter().rev().filter_map(|group| group.lists.as_ref());
+            let earlier = earlier.find(|lists| Arc::ptr_eq(lists.coarse(), &own.coarse));
+            Arc::new(earlier.map_or_else(|| Lists::new(own.coarse.clone()), |lists| Lists::after(lists)))
+        });
+        self.groups.push(Group { from: self.next_block(), lists, has_none: false });
+    }
+
+    /// Groups with their blocks.
+    pub(super) fn blocks_of_groups(&self) -> impl Iterator<Item = (&Group, &[LiveBlock])> {
+        self.groups.iter().enumerate().map(|(at, group)| {
+            let blocks = self.blocks.get(self.range_of_group(at)).unwrap_or_default();
+            (group, blocks)
+        })
+    }
+
+    fn range_of_group(&self, at: usize) -> Range<usize> {
+        let place = |from: u32| from.saturating_sub(self.first) as usize;
+        let from = self.groups.get(at).map_or(self.blocks.len(), |group| place(group.from));
+        let end = self.groups.get(at + 1).map_or(self.blocks.len(), |next| place(next.from));
+        from..end.min(self.blocks.len()).max(from)
+    }
+
+    /// Files a row that was appended. Returns whether it is to be a probe.
+    pub(super) fn file(&mut self, at: At, vector: &[u8], pushing: &mut Pushing) -> bool {
+        let Some(lists) = self.groups.last_mut().and_then(|group| group.lists.as_mut()) else { return false };
+        Arc::make_mut(lists).push(vector, at.name(), pushing)
+    }
+
+    /// Learns from a row how its nearest ones are found.
+    pub(super) fn probe(&mut self, spec: &Spec, at: At) {
+        let Some(group) = self.groups.iter().rposition(|group| group.from <= at.block) else { return };
+        let Some(lists) = self.groups[group].lists.clone() else {
+            return;
+        };
+        let Some(own) = self.block(at).filter(|own| !own.dead.has(at.row as usize)) else { return };
+        let Some(vector) = own.block.vector(at.row as usize) else { return };
+        let mut query = Query::default();
+        let mut nearest = Nearest::of(self, spec, vector, (PROBE_RESULTS, f32::INFINITY));
+        nearest.skip = Some(at);
+        lists.search(&mut query, vector, Effort { recall: 1.0, k: PROBE_RESULTS }, &mut nearest);
+        let results = nearest.into_lists();
+        drop(lists);
+        let lists = self.groups.get_mut(group).and_then(|group| group.lists.as_mut());
+        if let Some(lists) = lists.filter(|_| results.len() == PROBE_RESULTS) {
+            Arc::make_mut(lists).learn(&query, &results);
+        }
+    }
+
+    /// Makes centroids of rows in memory when they have none and are many.
+    pub(super) fn seed(&mut self, spec: &Spec) {
+        let Some(at) = self.groups.len().checked_sub(1) else { return };
+        let group = &self.groups[at];
+        if group.lists.is_some() || group.has_none || group.from < self.sealed {
+            return;
+        }
+        let blocks = self.blocks.get(self.range_of_group(at)).unwrap_or_default();
+        let rows: usize = blocks.iter().map(|own| own.block.rows()).sum();
+        if (rows as u64) < SEED_ROWS {
+            return;
+        }
+        let step = rows.div_ceil(sample_rows(spec, SEED_LISTS));
+        let vectors = blocks.iter().flat_map(|own| own.live_rows().filter_map(|row| own.block.vector(row)));
+        let sample: Vec<u8> = vectors.step_by(step).flatten().copied().collect();
+        match Coarse::of_sample(shape(spec), &sample, SEED_LISTS) {
+            Some(coarse) => self.file_last(Lists::new(Arc::new(coarse))),
+            None => self.groups[at].has_none = true,
+        }
+    }
+
+    /// Files all rows of the last group.
+    fn file_last(&mut self, mut lists: Lists) {
+        let Some(at) = self.groups.len().checked_sub(1) else { return };
+        let from = self.groups[at].from;
+        let mut pushing = Pushing::default();
+        for (own, block) in self.blocks[self.range_of_group(at)].iter().zip(from..) {
+            for row in own.live_rows() {
+                if let Some(vector) = own.block.vector(row) {
+                    lists.push(vector, At { block, row: row as u32 }.name(), &mut pushing);
+                }
+            }
+        }
+        self.groups[at].lists = Some(Arc::new(lists));
+    }
+
+    /// Has rows filed around other centroids from now on.
+    pub(super) fn set_coarse(&mut self, own: CoarseOf) {
+        let lists = Lists::new(own.coarse.clone());
+        self.coarse = Some(own);
+        let Some(at) = self.groups.len().checked_sub(1).filter(|at| self.groups[*at].from >= self.sealed)
+        else {
+            return;
+        };
+        let rows: usize = self.blocks[self.range_of_group(at)].iter().map(|own| own.block.rows()).sum();
+        if rows as u64 <= FILED_AGAIN_MAX {
+            self.file_last(lists);
+        } else {
+            let from = self.next_block();
+            self.groups.push(Group { from, lists: Some(Arc::new(lists)), has_none: false });
+        }
+    }
+
+    /// Takes over the centroids of an earlier state, if they are of a segment of this one.
+    pub(crate) fn take_coarse_of(&mut self, earlier: Option<&State>) {
+        let coarse = earlier.and_then(|state| state.coarse.clone());
+        self.coarse = coarse.filter(|own| self.segment(own.segment).is_some());
+    }
+
+    /// The largest segment, unless the centroids are its.
+    pub(crate) fn segment_for_lists(&self) -> Option<&Arc<Segment>> {
+        let largest =
+            self.segments.iter().max_by_key(|own| (own.segment.rows(), own.segment.entry.number))?;
+        let number = largest.segment.entry.number;
+        let is_known = self.coarse.as_ref().is_some_and(|own| own.segment == number);
+        (!is_known).then_some(&largest.segment)
+    }
+
+    /// Memory of centroids and lists beside their rows, once there are so many rows.
+    pub(super) fn lists_bytes(&self, spec: &Spec, rows: u64) -> u64 {
+        let lists = || self.groups.iter().filter_map(|group| group.lists.as_ref());
+        let mut known: Vec<&Arc<Coarse>> = self.coarse.iter().map(|own| &own.coarse).collect();
+        for lists in lists() {
+            if !known.iter().any(|coarse| Arc::ptr_eq(coarse, lists.coarse())) {
+                known.push(lists.coarse());
+            }
+        }
+        let coarse: u64 = known.iter().map(|coarse| Coarse::bytes(spec.dim, coarse.lists())).sum();
+        let groups: u64 = lists().map(|lists| Lists::bytes(lists.coarse().lists())).sum();
+        // The next group has lists, too.
+        let next = if self.coarse.is_some() { Lists::bytes(LISTS_MAX) } else { seed_bytes(spec, rows) };
+        coarse + groups + next
+    }
+}
