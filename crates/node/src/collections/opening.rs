@@ -179,7 +179,7 @@ fn open_segments(
         let segment = match known.filter(|own| own.segment.entry == *entry) {
             Some(own) => own.segment.clone(),
             None => {
-                let memory = (slot.spec.row_bytes(), &shared.memory as &dyn SegmentMemory);
+                let memory = (slot.spec.shape(), &shared.memory as &dyn SegmentMemory);
                 Arc::new(Segment::open(&folder_of(&folder, entry.number), entry, memory)?)
             }
         };

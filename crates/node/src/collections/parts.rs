@@ -10,7 +10,7 @@ use super::delta::{DeltaStats, Hit, Point, Searching, SegmentState, State, Wante
 use super::error::{Error, Result};
 use super::spec::Spec;
 use crate::rows::ExternalId;
-use crate::segments::Place;
+use crate::segments::{Place, WantedRows};
 
 /// Results of several queries, and what they cost.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,11 +34,47 @@ pub(super) fn search(state: &State, spec: &Spec, queries: &[u8], options: &Searc
     let mut searching = Searching::default();
     let hits = each.map(|query| state.nearest(spec, query, &wanted, &mut searching)).collect();
     let mut all = Answered { hits, stats: QueryStats::default(), delta: searching.stats };
-    let segments: Vec<_> = state.segments.iter().filter(|own| own.left.rows().count() > 0).collect();
+    let segments = state.segments.iter().filter(|own| own.left.rows().count() > 0);
+    let is_scanned = |own: &&SegmentState| own.segment.scanned.is_some() && !options.scan_all_in_memory;
+    let (scanned, segments): (Vec<_>, Vec<_>) = segments.partition(is_scanned);
+    for own in scanned {
+        let found = queries.chunks_exact(spec.row_bytes()).zip(&mut all.hits);
+        found.into_iter().try_for_each(|(query, hits)| scan(own, (query, hits), options, &mut searching))?;
+    }
+    all.delta = searching.stats;
     if !segments.is_empty() {
         search_segments(&segments, queries, options, &mut all)?;
     }
     Ok(all)
+}
+
+/// Searches a checkpoint, whose rows are in memory.
+fn scan(
+    own: &SegmentState,
+    (query, hits): (&[u8], &mut Vec<Hit>),
+    options: &SearchOptions,
+    searching: &mut Searching,
+) -> Result<()> {
+    let Some(rows) = &own.segment.scanned else { return Ok(()) };
+    let bound = hits.get(options.k - 1).map_or(f32::INFINITY, |last| last.distance);
+    let wanted = WantedRows { left: own.left.rows(), k: options.k, recall: options.recall, bound };
+    let found = rows.search(query, &wanted, &mut searching.query);
+    searching.stats.rows += own.segment.rows();
+    searching.stats.lists += found.scanned.lists;
+    searching.stats.codes += found.scanned.codes;
+    searching.stats.distances += found.distances;
+    // The numbers of rows of a checkpoint are ordinals.
+    for (distance, row) in found.rows {
+        let (id, _) = own.segment.id(u64::from(row))?;
+        hits.push(Hit { id, distance });
+    }
+    nearest_first(hits, options.k);
+    Ok(())
+}
+
+fn nearest_first(hits: &mut Vec<Hit>, k: usize) {
+    hits.sort_by(|one, two| one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id)));
+    hits.truncate(k);
 }
 
 /// Searches segments as one, and joins their results with those that are there.
@@ -90,8 +126,7 @@ fn join(own: &SegmentState, answers: &Answers, k: usize, all: &mut Answered) -> 
                 hits.push(Hit { id, distance: distance + 0.0 });
             }
         }
-        hits.sort_by(|one, two| one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id)));
-        hits.truncate(k);
+        nearest_first(hits, k);
     }
     Ok(())
 }

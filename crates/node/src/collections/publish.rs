@@ -152,7 +152,7 @@ impl Slot {
 
     fn open_segment(&self, shared: &Shared, entry: &SegmentEntry) -> Result<Arc<Segment>> {
         let folder = folder_of(&shared.folder_of(self.id), entry.number);
-        let memory = (self.spec.row_bytes(), &shared.memory as &dyn SegmentMemory);
+        let memory = (self.spec.shape(), &shared.memory as &dyn SegmentMemory);
         Ok(Arc::new(Segment::open(&folder, entry, memory)?))
     }
 

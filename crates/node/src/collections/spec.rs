@@ -8,6 +8,7 @@
 //! | 3 | 4 | dimensions |
 //! | 7 | | name of the kind of its larger segments, nothing where it is chosen |
 
+use stratann_core::delta::Shape;
 use stratann_engine::dataset::check_row;
 use stratann_kernel::{DType, Metric};
 
@@ -39,6 +40,11 @@ impl Spec {
     /// Bytes of a vector.
     pub fn row_bytes(&self) -> usize {
         self.dim * self.dtype.size()
+    }
+
+    /// The same as lists of codes know it.
+    pub(super) fn shape(&self) -> Shape {
+        Shape { dim: self.dim, dtype: self.dtype, metric: self.metric }
     }
 
     pub(super) fn check(&self) -> Result<()> {

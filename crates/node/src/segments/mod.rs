@@ -9,6 +9,7 @@ mod layout;
 mod made;
 mod merge;
 mod policy;
+mod scanned;
 mod segment;
 mod unfinished;
 
@@ -17,5 +18,6 @@ pub(crate) use layout::{Layout, SegmentEntry};
 pub(crate) use made::{Making, Point, from_points};
 pub(crate) use merge::{Merged, Source, merge};
 pub(crate) use policy::{Sized, next_merge};
+pub(crate) use scanned::WantedRows;
 pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, folder_of};
 pub(crate) use unfinished::Unfinished;

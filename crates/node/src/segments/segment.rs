@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
@@ -14,6 +15,7 @@ use stratann_storage::{Error, Progress, Quiet, Result};
 use super::content::Content;
 use super::ids::{IdTable, Place};
 use super::layout::SegmentEntry;
+use super::scanned::ScannedRows;
 use crate::rows::ExternalId;
 
 /// Folder of the index of a segment.
@@ -53,6 +55,8 @@ pub(crate) struct Segment {
     pub(crate) entry: SegmentEntry,
     /// Its index, in which ids are ordinals.
     pub(crate) index: Index,
+    /// Its rows in memory, of a checkpoint.
+    pub(crate) scanned: Option<ScannedRows>,
     ids: IdTable,
     vectors: Option<File>,
     folder: PathBuf,
@@ -77,8 +81,9 @@ impl Segment {
     pub(crate) fn open(
         folder: &Path,
         entry: &SegmentEntry,
-        (row_bytes, memory): (usize, &dyn SegmentMemory),
+        (shape, memory): (Shape, &dyn SegmentMemory),
     ) -> Result<Segment> {
+        let row_bytes = shape.dim * shape.dtype.size();
         let missing = |e: Error| match e.kind {
             stratann_storage::ErrorKind::BadInput => Error::corrupt(e.message),
             _ => e,
@@ -94,19 +99,23 @@ impl Segment {
             return Err(damaged(folder, "its ids are not as many as its rows"));
         }
         let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
-        let tables = manifest.planned_account(0).total() + ids.bytes();
-        let usable = CacheBudget::usable_bytes(&manifest);
+        let in_memory = if entry.level == 0 { ScannedRows::bytes(&shape, entry.rows) } else { 0 };
+        let tables = manifest.planned_account(0).total() + ids.bytes() + in_memory;
+        // What is read of a checkpoint are vectors of single points.
+        let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
         let taken = memory.take(tables, usable)?;
         let cache_budget = if usable <= RESIDENT_BYTES { usable } else { taken.cache_bytes() };
         let search_reserve = Reserve::default();
         let options = OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
         let mut index = Index::open(&path, options).map_err(missing)?;
-        if cache_budget >= usable && !index.make_resident(&Quiet)? {
+        if usable > 0 && cache_budget >= usable && !index.make_resident(&Quiet)? {
             index.preload(&Quiet)?;
         }
+        let scanned = if in_memory > 0 { ScannedRows::load(&index, shape)? } else { None };
         Ok(Segment {
             entry: entry.clone(),
             index,
+            scanned,
             ids,
             vectors: vectors.transpose()?,
             folder: folder.into(),

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stratann_core::delta::{
-    Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, Shape, lists_for,
+    Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, lists_for,
 };
 
 use super::search::Nearest;
@@ -85,11 +85,6 @@ impl Group {
     }
 }
 
-/// Shape of the vectors of a collection.
-pub(super) fn shape(spec: &Spec) -> Shape {
-    Shape { dim: spec.dim, dtype: spec.dtype, metric: spec.metric }
-}
-
 /// Rows of a sample for so many lists.
 fn sample_rows(spec: &Spec, lists: usize) -> usize {
     (lists * SAMPLE_OF_LIST).min(SAMPLE_BYTES / (4 * spec.dim.max(1))).max(1)
@@ -104,7 +99,7 @@ pub(super) fn coarse_of(spec: &Spec, segment: &Segment) -> Option<CoarseOf> {
     for at in 0..count {
         sample.extend(segment.vector_at(at * segment.rows() / count).ok()?);
     }
-    let coarse = Coarse::of_sample(shape(spec), &sample, lists)?;
+    let coarse = Coarse::of_sample(spec.shape(), &sample, lists)?;
     Some(CoarseOf { segment: segment.entry.number, coarse: Arc::new(coarse) })
 }
 
@@ -195,7 +190,7 @@ impl State {
         let step = rows.div_ceil(sample_rows(spec, SEED_LISTS));
         let vectors = blocks.iter().flat_map(|own| own.live_rows().filter_map(|row| own.block.vector(row)));
         let sample: Vec<u8> = vectors.step_by(step).flatten().copied().collect();
-        match Coarse::of_sample(shape(spec), &sample, SEED_LISTS) {
+        match Coarse::of_sample(spec.shape(), &sample, SEED_LISTS) {
             Some(coarse) => self.file_last(Lists::new(Arc::new(coarse))),
             None => self.groups[at].has_none = true,
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stratann_core::delta::{Coarse, LISTS_MAX, SAMPLE_OF_LIST};
 use stratann_kernel::{DType, Metric};
 
-use super::groups::{CoarseOf, shape};
+use super::groups::CoarseOf;
 use super::*;
 
 fn setting(name: &str, usual: &str) -> String {
@@ -70,7 +70,7 @@ fn times_of_the_delta() {
     let (rows, others) = all.split_at(count);
     let step = (others.len() / (LISTS_MAX * SAMPLE_OF_LIST)).max(1);
     let sample = others.iter().step_by(step).copied().flatten().copied().collect::<Vec<u8>>();
-    let coarse = Coarse::of_sample(shape(&spec), &sample, LISTS_MAX).unwrap();
+    let coarse = Coarse::of_sample(spec.shape(), &sample, LISTS_MAX).unwrap();
     println!("{count} rows of {dim} {}, {}", dtype.name(), metric.name());
     let plain = Delta::new(spec);
     {

@@ -48,7 +48,7 @@ pub(crate) struct Wanted {
 /// Buffers of searches, and what they did.
 #[derive(Default)]
 pub(crate) struct Searching {
-    query: Query,
+    pub(crate) query: Query,
     pub(crate) stats: DeltaStats,
 }
 

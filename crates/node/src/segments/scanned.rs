@@ -1,0 +1,207 @@
+//! The rows of a checkpoint in memory, compared by codes in coarse lists as points in memory are.
+//!
+//! A checkpoint is an index that scans all of its vectors, and a query has several of them beside the larger segments.
+//! So its rows stay in memory until a merge takes them, with codes and lists of their own.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use stratann_core::delta::{
+    Coarse, Effort, Lists, PROBE_RESULTS, Points, Pushing, Query, SAMPLE_OF_LIST, Scanned, Shape, row_bytes,
+};
+use stratann_core::sieve::Sieve;
+use stratann_engine::index::Index;
+use stratann_kernel::Metric;
+use stratann_kernel::distance::{Exact, inverse_norm};
+use stratann_storage::{Quiet, Result};
+
+/// Lists of a checkpoint: some hundred rows in each.
+const LISTS: usize = 128;
+/// Rows that show how far results are from their lists.
+const PROBES: usize = 128;
+
+/// Rows in memory, by their numbers.
+pub(crate) struct ScannedRows {
+    shape: Shape,
+    vectors: Vec<u8>,
+    /// One for each row under cosine, else none.
+    inverse_norms: Vec<f32>,
+    lists: Lists,
+}
+
+/// What is wanted of the rows of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedRows<'a> {
+    /// The rows that are left.
+    pub(crate) left: &'a Sieve,
+    /// Results.
+    pub(crate) k: usize,
+    /// Share of the true ones that is wanted; at 1 all are found.
+    pub(crate) recall: f64,
+    /// The distance beyond which rows are no results; infinite for none.
+    pub(crate) bound: f32,
+}
+
+/// Rows that were found, and what that took.
+pub(crate) struct FoundRows {
+    /// Distances and rows, the nearest first.
+    pub(crate) rows: Vec<(f32, u32)>,
+    /// Lists and codes.
+    pub(crate) scanned: Scanned,
+    /// Distances that were computed from vectors.
+    pub(crate) distances: u64,
+}
+
+impl ScannedRows {
+    /// Memory of so many rows, bytes.
+    pub(crate) fn bytes(shape: &Shape, rows: u64) -> u64 {
+        let row = (shape.dim * shape.dtype.size() + 4) as u64 + row_bytes(shape.dim);
+        rows * row + Coarse::bytes(shape.dim, LISTS) + Lists::bytes(LISTS)
+    }
+
+    /// Reads the rows of an index into memory; `None` for one whose ids are not the numbers of its rows, or whose
+    /// vectors have no codes.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn load(index: &Index, shape: Shape) -> Result<Option<ScannedRows>> {
+        let row_bytes = shape.dim * shape.dtype.size();
+        let rows = index.manifest().rows as usize;
+        let mut vectors = vec![0; rows * row_bytes];
+        let mut is_numbered = true;
+        index.for_each_row(&Quiet, &mut |row| {
+            let at = row.number as usize * row_bytes;
+            match vectors.get_mut(at..at + row_bytes).filter(|_| u64::from(row.number) == row.id) {
+                Some(place) => place.copy_from_slice(row.vector),
+                None => is_numbered = false,
+            }
+        })?;
+        let step = rows.div_ceil(LISTS * SAMPLE_OF_LIST).max(1);
+        let sample: Vec<u8> = vectors.chunks_exact(row_bytes).step_by(step).flatten().copied().collect();
+        let Some(coarse) = Coarse::of_sample(shape, &sample, LISTS).filter(|_| is_numbered) else {
+            return Ok(None);
+        };
+        let mut lists = Lists::new(coarse.into());
+        let mut pushing = Pushing::default();
+        for (vector, row) in vectors.chunks_exact(row_bytes).zip(0..) {
+            lists.push(vector, row, &mut pushing);
+        }
+        let norm = |vector| inverse_norm(shape.dtype, vector);
+        let inverse_norms = match shape.metric {
+            Metric::Cosine => vectors.chunks_exact(row_bytes).map(norm).collect(),
+            _ => Vec::new(),
+        };
+        let mut all = ScannedRows { shape, vectors, inverse_norms, lists };
+        all.learn(rows);
+        Ok(Some(all))
+    }
+
+    /// Learns from some rows how the nearest of each are found.
+    fn learn(&mut self, rows: usize) {
+        let left = Sieve::all(rows as u32);
+        for row in (0..rows).step_by((rows / PROBES).max(1)) {
+            let Some(vector) = self.vector(row).map(<[u8]>::to_vec) else { return };
+            let mut query = Query::default();
+            let wanted = WantedRows { left: &left, k: PROBE_RESULTS, recall: 1.0, bound: f32::INFINITY };
+            let mut nearest = Nearest::of(self, &vector, &wanted);
+            nearest.skip = Some(row as u64);
+            let effort = Effort { recall: 1.0, k: PROBE_RESULTS };
+            self.lists.search(&mut query, &vector, effort, &mut nearest);
+            let found = nearest.into_sorted();
+            let results: Vec<(f32, u32)> = found.iter().map(|found| (found.distance, found.list)).collect();
+            if results.len() == PROBE_RESULTS {
+                self.lists.learn(&query, &results);
+            }
+        }
+    }
+
+    fn vector(&self, row: usize) -> Option<&[u8]> {
+        let bytes = self.shape.dim * self.shape.dtype.size();
+        self.vectors.get(row * bytes..(row + 1) * bytes)
+    }
+
+    /// The nearest rows of a query.
+    pub(crate) fn search(&self, vector: &[u8], wanted: &WantedRows<'_>, query: &mut Query) -> FoundRows {
+        let mut nearest = Nearest::of(self, vector, wanted);
+        let effort = Effort { recall: wanted.recall, k: wanted.k };
+        let scanned = self.lists.search(query, vector, effort, &mut nearest);
+        let distances = nearest.distances;
+        let rows = nearest.into_sorted().into_iter().map(|found| (found.distance, found.row)).collect();
+        FoundRows { rows, scanned, distances }
+    }
+}
+
+/// A row that may be a result. Ties are broken by rows, which are in the order of ids.
+#[derive(Clone, Copy, PartialEq)]
+struct Candidate {
+    distance: f32,
+    row: u32,
+    list: u32,
+}
+
+impl Eq for Candidate {}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.distance.total_cmp(&other.distance).then_with(|| self.row.cmp(&other.row))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The nearest rows so far.
+struct Nearest<'a> {
+    rows: &'a ScannedRows,
+    wanted: WantedRows<'a>,
+    exact: Exact,
+    /// A row that is no result.
+    skip: Option<u64>,
+    best: BinaryHeap<Candidate>,
+    distances: u64,
+}
+
+impl<'a> Nearest<'a> {
+    fn of(rows: &'a ScannedRows, vector: &[u8], wanted: &WantedRows<'a>) -> Nearest<'a> {
+        let mut exact = Exact::default();
+        exact.set(rows.shape.metric, rows.shape.dtype, rows.shape.dim, vector);
+        Nearest { rows, wanted: *wanted, exact, skip: None, best: BinaryHeap::new(), distances: 0 }
+    }
+
+    fn into_sorted(self) -> Vec<Candidate> {
+        self.best.into_sorted_vec()
+    }
+}
+
+impl Points for Nearest<'_> {
+    fn limit(&self) -> f32 {
+        let worst = self.best.peek().filter(|_| self.best.len() >= self.wanted.k);
+        worst.map_or(self.wanted.bound, |worst| worst.distance)
+    }
+
+    fn score(&mut self, list: u32, row: u64) -> f32 {
+        let number = row as u32;
+        if self.skip == Some(row) || !self.wanted.left.has(number) {
+            return f32::INFINITY;
+        }
+        let Some(vector) = self.rows.vector(row as usize) else { return f32::INFINITY };
+        let norm = self.rows.inverse_norms.get(row as usize).copied().unwrap_or_default();
+        let distance = self.exact.distance(vector, norm);
+        self.distances += 1;
+        // Minus zero becomes zero, so that the two are a tie.
+        let distance = if distance.is_nan() { f32::INFINITY } else { distance + 0.0 };
+        let candidate = Candidate { distance, row: number, list };
+        if distance > self.wanted.bound {
+            return distance;
+        }
+        if self.best.len() < self.wanted.k {
+            self.best.push(candidate);
+        } else if let Some(mut worst) = self.best.peek_mut().filter(|worst| candidate < **worst) {
+            *worst = candidate;
+        }
+        distance
+    }
+}
