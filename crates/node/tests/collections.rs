@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::points::{FULL, SMALL, components, filled, number, open, options};
 use common::{Notes, job, job_command, notes, run, setting};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Collection, Error, Kind, LIMIT_MAX, Node, Options, Spec};
+use stratann_node::collections::{Collection, Error, Kind, LIMIT_MAX, Node, Options, SearchOptions, Spec};
 use stratann_node::rows::{Batch, CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
 use stratann_storage::{ErrorKind, Quiet};
 
@@ -180,6 +180,43 @@ fn memory_of_points_is_reserved_and_given_back() {
     assert_eq!(node.close_idle(), 1);
     assert_eq!(node.deltas_bytes(), 0);
     assert_eq!((one.count().unwrap(), two.count().unwrap()), (100, 100));
+}
+
+#[test]
+fn points_in_memory_are_found_by_few_distances_beside_a_segment_and_without() {
+    let spec = Spec { dim: 8, ..SMALL };
+    let (place, mut noise) = (place(), 1u64);
+    let mut vectors = |count: usize| -> Vec<u8> {
+        let mut next = || {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (noise >> 40) as f32 / 1e6
+        };
+        (0..8 * count).flat_map(|_| next().to_le_bytes()).collect()
+    };
+    let node = open(place.path()).unwrap();
+    let points = node.create_collection("points", spec).unwrap();
+    let queries = vectors(20);
+    let by_codes = SearchOptions { k: 10, recall: 1.0, ..SearchOptions::default() };
+    let by_all = SearchOptions { scan_all_in_memory: true, ..by_codes };
+    for from in [0, 4000] {
+        let ids: Vec<_> = (from..from + 4000).map(number).collect();
+        points.upsert(&ids, &vectors(4000)).unwrap();
+        let (found, all) =
+            (points.search_with(&queries, &by_codes).unwrap(), points.search_with(&queries, &by_all).unwrap());
+        assert_eq!(found.hits, all.hits);
+        assert_eq!((all.delta.rows, all.delta.distances, all.delta.codes), (80_000, 80_000, 0));
+        let delta = found.delta;
+        assert!(delta.lists > 0 && delta.codes > 0 && delta.codes <= delta.rows, "{delta:?}");
+        assert!(delta.distances < delta.rows / 20, "{delta:?}");
+        if from == 0 {
+            points.checkpoint(&Quiet).unwrap();
+        }
+    }
+    drop((points, node));
+    let points = open(place.path()).unwrap().collection("points").unwrap();
+    let found = points.search_with(&queries, &by_codes).unwrap();
+    assert_eq!(found.hits, points.search_with(&queries, &by_all).unwrap().hits);
+    assert!(found.delta.lists > 0 && found.delta.distances < found.delta.rows / 20, "{:?}", found.delta);
 }
 
 /// Ids of a collection whose points are mostly what is kept beside their vectors.

@@ -8,6 +8,7 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::search::Latency;
 use stratann_node::collections::{Collection, Hit, SearchOptions};
 use stratann_node::rows::ExternalId;
+use stratann_params::choices::PartsName;
 use stratann_params::open::OpenSettings;
 use stratann_params::search::SearchSettings;
 use stratann_params::{Given, Place};
@@ -120,6 +121,8 @@ fn options(given: &Given) -> SearchOptions {
         k: settings.k,
         recall: settings.recall.unwrap_or(usual.recall),
         threads: settings.threads.unwrap_or_else(all_cores),
+        each_part_alone: settings.parts == PartsName::Each,
+        ..usual
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stratann_core::delta::{
-    Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, lists_for,
+    Coarse, Effort, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, lists_for,
 };
 
 use super::search::Nearest;
@@ -255,7 +255,8 @@ impl State {
         let coarse: u64 = known.iter().map(|coarse| Coarse::bytes(spec.dim, coarse.lists())).sum();
         let groups: u64 = lists().map(|lists| Lists::bytes(lists.coarse().lists())).sum();
         // The next group has lists, too.
-        let next = if self.coarse.is_some() { Lists::bytes(LISTS_MAX) } else { seed_bytes(spec, rows) };
+        let of_next = self.coarse.as_ref().map(|own| Lists::bytes(own.coarse.lists()));
+        let next = of_next.unwrap_or_else(|| seed_bytes(spec, rows));
         coarse + groups + next
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `DELTA_DATA=base.u8bin DELTA_QUERIES=query.u8bin cargo test --release -p stratann-node -- --ignored --nocapture
 //! times_of_the_delta`. The first rows of the file are in memory, and the centroids are of the others.
+#![allow(clippy::print_stdout, reason = "it reports times")]
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ fn setting(name: &str, usual: &str) -> String {
 
 /// Dimensions and vectors of a file of bytes, f16 or f32.
 fn read(path: &str) -> (usize, Vec<u8>) {
-    let bytes = std::fs::read(path).unwrap();
+    let bytes = stratann_storage::input::read(path.as_ref()).unwrap();
     (u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize, bytes[8..].to_vec())
 }
 

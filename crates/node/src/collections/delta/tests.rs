@@ -33,7 +33,7 @@ fn a_state_does_not_change_while_later_ones_are_made() {
     delta.apply(301, ids.iter().take(140).map(Change::Remove));
     for (number, state) in states.iter().enumerate() {
         assert_eq!((state.points(), state.seq), (number as u64 + 1, number as u64 + 1));
-        assert_eq!(nearest(&state, &SPEC, &[0, 0], 1000).len(), number + 1);
+        assert_eq!(nearest(state, &SPEC, &[0, 0], 1000).len(), number + 1);
     }
     assert_eq!(delta.state().points(), 160);
     assert_eq!(nearest(&delta.state(), &SPEC, &[0, 0], 1000).len(), 160);
