@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 28] = [
+const NODE_ROOMS: [&str; 38] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -128,15 +128,25 @@ const NODE_ROOMS: [&str; 28] = [
     "rows::fjall",
     "rows::open",
     "rows",
+    "segments::content",
+    "segments::ids",
+    "segments::layout",
+    "segments::unfinished",
+    "segments::scanned",
+    "segments::segment",
+    "segments::made",
+    "segments::merge",
+    "segments::policy",
+    "segments",
     "collections::error",
     "collections::spec",
     "collections::point",
     "collections::budget",
     "collections::delta",
+    "collections::options",
+    "collections::parts",
     "collections::work",
-    "collections::opening",
-    "collections::slot",
-    "collections::sequencer",
+    "collections::live",
     "collections::verify",
     "collections::catalogue",
     "collections::collection",

@@ -69,9 +69,9 @@ params! {
         merge: bool = true,
             { off: "Make each read, even while another query makes the same one (to compare)",
               places: Place::LOCAL, in_requests: false, also: &[Stage::Serve], level: Level::Research };
-        /// Way to search several indexes as one, with --also
+        /// Way to search several indexes as one, with --also, or the segments of a collection
         parts: PartsName = PartsName::Whole,
-            { places: Place::FOLDERS, in_requests: false, level: Level::Research };
+            { places: Place::FOLDERS_AND_COLLECTIONS, in_requests: false, level: Level::Research };
     }
 }
 

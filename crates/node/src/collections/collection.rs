@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::delta::{DeltaStats, Hit, Point, SegmentState};
 use super::error::{Error, Result};
+use super::options::SearchOptions;
 use super::parts;
-use super::slot::{Live, Shared, Slot};
+use super::live::{Live, Shared, Slot};
 use super::spec::Spec;
 use super::work::{Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
@@ -23,27 +24,6 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 pub struct Collection {
     pub(super) shared: Arc<Shared>,
     pub(super) slot: Arc<Slot>,
-}
-
-/// How a collection is searched.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SearchOptions {
-    /// Results of each query.
-    pub k: usize,
-    /// Share of the true k nearest that the whole collection is asked for, above 0 and up to 1.
-    pub recall: f64,
-    /// Threads that search segments.
-    pub threads: usize,
-    /// Has each segment reach the recall by itself, as if it were searched alone; to compare.
-    pub each_part_alone: bool,
-    /// Computes the distances of all points in memory, without their codes: to compare.
-    pub scan_all_in_memory: bool,
-}
-
-impl Default for SearchOptions {
-    fn default() -> SearchOptions {
-        SearchOptions { k: 10, recall: 0.95, threads: 1, each_part_alone: false, scan_all_in_memory: false }
-    }
 }
 
 /// An immutable part of a collection.
@@ -112,21 +92,6 @@ pub struct Page {
     pub points: Vec<Point>,
     /// Id behind which the next page begins; `None` at the end.
     pub next: Option<ExternalId>,
-}
-
-impl SearchOptions {
-    fn check(&self) -> Result<()> {
-        if !(self.recall > 0.0 && self.recall <= 1.0) {
-            return Err(Error::bad_input(format!(
-                "a recall of {}; give a number above 0 and up to 1",
-                self.recall
-            )));
-        }
-        if self.threads == 0 {
-            return Err(Error::bad_input("0 threads; give one or more"));
-        }
-        Ok(())
-    }
 }
 
 impl Collection {

@@ -1,7 +1,44 @@
-//! When points in memory are written into segments, and what that may take.
+//! How a collection is searched, when points in memory are written into segments, and what that may take.
 
 use super::delta::State;
+use super::error::{Error, Result};
 use super::spec::Spec;
+
+/// How a collection is searched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SearchOptions {
+    /// Results of each query.
+    pub k: usize,
+    /// Share of the true k nearest that the whole collection is asked for, above 0 and up to 1.
+    pub recall: f64,
+    /// Threads that search segments.
+    pub threads: usize,
+    /// Has each segment reach the recall by itself, as if it were searched alone; to compare.
+    pub each_part_alone: bool,
+    /// Computes the distances of all points in memory, without their codes: to compare.
+    pub scan_all_in_memory: bool,
+}
+
+impl Default for SearchOptions {
+    fn default() -> SearchOptions {
+        SearchOptions { k: 10, recall: 0.95, threads: 1, each_part_alone: false, scan_all_in_memory: false }
+    }
+}
+
+impl SearchOptions {
+    pub(super) fn check(&self) -> Result<()> {
+        if !(self.recall > 0.0 && self.recall <= 1.0) {
+            return Err(Error::bad_input(format!(
+                "a recall of {}; give a number above 0 and up to 1",
+                self.recall
+            )));
+        }
+        if self.threads == 0 {
+            return Err(Error::bad_input("0 threads; give one or more"));
+        }
+        Ok(())
+    }
+}
 
 /// How segments are made and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

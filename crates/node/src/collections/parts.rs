@@ -5,9 +5,9 @@ use stratann_engine::search::{Answers, Effort, Filters, SearchOptions as EngineO
 use stratann_params::choices::PartsName;
 use stratann_storage::Quiet;
 
-use super::collection::SearchOptions;
 use super::delta::{DeltaStats, Hit, Point, Searching, SegmentState, State, Wanted};
 use super::error::{Error, Result};
+use super::options::SearchOptions;
 use super::spec::Spec;
 use crate::rows::ExternalId;
 use crate::segments::{Place, WantedRows};

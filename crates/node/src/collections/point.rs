@@ -14,7 +14,6 @@
 //! | 17 | 8 | points of them in the tail |
 //! | 25 | 8 | bytes of the ids of these |
 
-use super::delta::State;
 use crate::rows::{ExternalId, Key, RowKind};
 
 const VERSION: u8 = 1;
@@ -85,12 +84,6 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    /// That of a state.
-    pub(super) fn of(state: &State) -> Manifest {
-        let (seq, points) = (state.seq, state.points());
-        Manifest { seq, points, tail_points: state.tail_points(), id_bytes: state.id_bytes() }
-    }
-
     pub(super) fn key(collection: u64) -> Key {
         Key::first(collection, RowKind::Manifest)
     }

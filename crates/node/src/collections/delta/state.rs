@@ -7,7 +7,7 @@ use stratann_engine::index::LeftRows;
 use super::block::{Block, Dead, counted, memory_bytes};
 use super::groups::{CoarseOf, Group, Renamed};
 use super::{Index, Point};
-use crate::collections::point::Place;
+use crate::collections::point::{Manifest, Place};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
 use crate::segments::{Segment, SegmentEntry};
@@ -67,6 +67,12 @@ impl State {
     /// Points.
     pub(crate) fn points(&self) -> u64 {
         self.live + self.segments.iter().map(|own| u64::from(own.left.rows().count())).sum::<u64>()
+    }
+
+    /// What the rows say of it.
+    pub(crate) fn manifest(&self) -> Manifest {
+        let (seq, points) = (self.seq, self.points());
+        Manifest { seq, points, tail_points: self.tail_points(), id_bytes: self.id_bytes() }
     }
 
     /// Points that are in no segment.

@@ -7,38 +7,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 
-use super::budget::{Memory, Reserved};
-use super::delta::Delta;
-use super::error::{Error, Result};
+use crate::collections::budget::{Memory, Reserved};
+use crate::collections::delta::Delta;
+use crate::collections::error::{Error, Result};
 use super::jobs::{Job, Jobs};
-use super::options::SegmentOptions;
-use super::spec::Spec;
-use super::work::{Done, Work};
+use crate::collections::options::SegmentOptions;
+use crate::collections::spec::Spec;
+use crate::collections::work::{Done, Work};
 use crate::rows::Rows;
 use stratann_storage::Quiet;
 
 /// What all collections of a node share.
-pub(super) struct Shared {
-    pub(super) rows: Rows,
-    pub(super) memory: Arc<Memory>,
-    pub(super) options: SegmentOptions,
+pub(crate) struct Shared {
+    pub(crate) rows: Rows,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) options: SegmentOptions,
     /// Folder with a folder for each collection.
-    pub(super) folder: PathBuf,
-    pub(super) jobs: Jobs,
+    pub(crate) folder: PathBuf,
+    pub(crate) jobs: Jobs,
     /// Collections that were opened, some of which are closed again.
-    pub(super) opened: Mutex<Vec<Weak<Slot>>>,
+    pub(crate) opened: Mutex<Vec<Weak<Slot>>>,
     /// Counts uses, so that collections have an order of them.
-    pub(super) uses: AtomicU64,
+    pub(crate) uses: AtomicU64,
 }
 
 impl Shared {
     /// Folder of the segments of a collection.
-    pub(super) fn folder_of(&self, collection: u64) -> PathBuf {
+    pub(crate) fn folder_of(&self, collection: u64) -> PathBuf {
         self.folder.join(format!("{collection:016x}"))
     }
 
     /// Closes collections that were not used since the last call. Returns how many.
-    pub(super) fn close_idle(&self) -> u64 {
+    pub(crate) fn close_idle(&self) -> u64 {
         let opened: Vec<Arc<Slot>> = {
             let opened = self.opened.lock().unwrap_or_else(|e| e.into_inner());
             opened.iter().filter_map(Weak::upgrade).collect()
@@ -62,7 +62,7 @@ impl Shared {
     ///
     /// # Errors
     /// As [`Rows::reopen`].
-    pub(super) fn wake(&self) -> Result<()> {
+    pub(crate) fn wake(&self) -> Result<()> {
         if self.rows.stand_still() {
             self.rows.reopen(&Quiet)?;
         }
@@ -71,54 +71,54 @@ impl Shared {
 }
 
 /// A change that waits, and where its caller waits.
-pub(super) struct Waiting {
-    pub(super) work: Work,
-    pub(super) reply: SyncSender<Result<Done>>,
+pub(crate) struct Waiting {
+    pub(crate) work: Work,
+    pub(crate) reply: SyncSender<Result<Done>>,
 }
 
 /// Changes that wait, in the order in which they will be made.
 #[derive(Default)]
-pub(super) struct Queue {
-    pub(super) waiting: VecDeque<Waiting>,
+pub(crate) struct Queue {
+    pub(crate) waiting: VecDeque<Waiting>,
     /// Whether one of the callers makes changes. The others wait for answers.
-    pub(super) is_led: bool,
+    pub(crate) is_led: bool,
 }
 
 /// The points of an open collection, and their memory.
-pub(super) struct Live {
-    pub(super) delta: Delta,
-    pub(super) reserved: Mutex<Reserved>,
+pub(crate) struct Live {
+    pub(crate) delta: Delta,
+    pub(crate) reserved: Mutex<Reserved>,
 }
 
 /// Sequence numbers of a collection in this process.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     /// The newest one that is known to be durable.
-    pub(super) last: u64,
+    pub(crate) last: u64,
     /// The newest one that was given to a change. Those of lost changes are not given again.
-    pub(super) given: u64,
+    pub(crate) given: u64,
     /// Changes of which it is not known whether they are there. Delta and rows may differ then.
-    pub(super) unknown: Option<RangeInclusive<u64>>,
+    pub(crate) unknown: Option<RangeInclusive<u64>>,
     /// Changes that were not there afterwards.
-    pub(super) lost: Vec<RangeInclusive<u64>>,
+    pub(crate) lost: Vec<RangeInclusive<u64>>,
     /// Whether memory may differ from what the rows say of segments.
-    pub(super) is_stale: bool,
+    pub(crate) is_stale: bool,
     /// Number of the next segment.
-    pub(super) next_segment: u64,
+    pub(crate) next_segment: u64,
     /// Segments that are being made.
-    pub(super) building: BTreeSet<u64>,
+    pub(crate) building: BTreeSet<u64>,
     /// A segment that was begun, and that the next merge goes on with.
-    pub(super) begun: Option<u64>,
+    pub(crate) begun: Option<u64>,
 }
 
 /// A collection in this process.
-pub(super) struct Slot {
-    pub(super) id: u64,
-    pub(super) name: String,
-    pub(super) spec: Spec,
-    pub(super) queue: Mutex<Queue>,
+pub(crate) struct Slot {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) spec: Spec,
+    pub(crate) queue: Mutex<Queue>,
     /// Tells callers that wait of a group that was answered.
-    pub(super) answered: Condvar,
+    pub(crate) answered: Condvar,
     /// Locked by whoever changes the collection, or opens or closes it.
     turn: Mutex<Turn>,
     live: RwLock<Option<Arc<Live>>>,
@@ -128,15 +128,15 @@ pub(super) struct Slot {
     /// Number of its last use among those of all collections.
     last_use: AtomicU64,
     /// Held while a job of its kind runs.
-    pub(super) running: [Mutex<()>; Job::KINDS],
+    pub(crate) running: [Mutex<()>; Job::KINDS],
     /// Whether a job of its kind waits.
-    pub(super) is_asked: [AtomicBool; Job::KINDS],
+    pub(crate) is_asked: [AtomicBool; Job::KINDS],
     /// Why the last job failed, if it did.
-    pub(super) trouble: Mutex<Option<Error>>,
+    pub(crate) trouble: Mutex<Option<Error>>,
 }
 
 impl Slot {
-    pub(super) fn new(id: u64, name: &str, spec: Spec) -> Slot {
+    pub(crate) fn new(id: u64, name: &str, spec: Spec) -> Slot {
         Slot {
             id,
             name: name.to_string(),
@@ -155,12 +155,12 @@ impl Slot {
     }
 
     /// The changes that wait.
-    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The right to change the collection.
-    pub(super) fn turn(&self) -> MutexGuard<'_, Turn> {
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
         self.turn.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -168,7 +168,7 @@ impl Slot {
     ///
     /// # Errors
     /// `Missing` once it was dropped; `Busy` when there is no memory for its points; `Corrupt` and `Io` of its rows.
-    pub(super) fn live(self: &Arc<Slot>, shared: &Shared) -> Result<Arc<Live>> {
+    pub(crate) fn live(self: &Arc<Slot>, shared: &Shared) -> Result<Arc<Live>> {
         shared.rows.check_process()?;
         self.check_dropped()?;
         self.is_used.store(true, Ordering::Release);
@@ -180,7 +180,7 @@ impl Slot {
     }
 
     /// The same for whoever has the turn.
-    pub(super) fn live_in_turn(self: &Arc<Slot>, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
+    pub(crate) fn live_in_turn(self: &Arc<Slot>, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
         self.check_dropped()?;
         if let Some(live) = self.opened().filter(|_| turn.unknown.is_none() && !turn.is_stale) {
             return Ok(live);
@@ -228,27 +228,27 @@ impl Slot {
         Ok(live)
     }
 
-    pub(super) fn opened(&self) -> Option<Arc<Live>> {
+    pub(crate) fn opened(&self) -> Option<Arc<Live>> {
         self.live.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    pub(super) fn check_dropped(&self) -> Result<()> {
+    pub(crate) fn check_dropped(&self) -> Result<()> {
         if self.is_dropped.load(Ordering::Acquire) { Err(Error::dropped(&self.name)) } else { Ok(()) }
     }
 
     /// Says whether the collection is gone from the catalogue.
-    pub(super) fn set_dropped(&self, is_dropped: bool) {
+    pub(crate) fn set_dropped(&self, is_dropped: bool) {
         self.is_dropped.store(is_dropped, Ordering::Release);
     }
 
     /// Forgets the points; searches that run keep theirs.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         *self.live.write().unwrap_or_else(|e| e.into_inner()) = None;
     }
 
     /// Closes the collection unless it was used since the last call, or is being changed. Returns whether it was open
     /// and is not any more.
-    pub(super) fn close_if_idle(&self) -> bool {
+    pub(crate) fn close_if_idle(&self) -> bool {
         let was_used = self.is_used.swap(false, Ordering::AcqRel);
         !was_used && self.close_if_free()
     }
@@ -268,7 +268,7 @@ impl Slot {
 
 impl Live {
     /// The memory of the points.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Reserved> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Reserved> {
         self.reserved.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -295,7 +295,7 @@ impl Turn {
     }
 
     /// Whether a change is there. None is unknown.
-    pub(super) fn has(&self, seq: u64) -> bool {
+    pub(crate) fn has(&self, seq: u64) -> bool {
         (1..=self.last).contains(&seq) && !self.lost.iter().any(|lost| lost.contains(&seq))
     }
 }

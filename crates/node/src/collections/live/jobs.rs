@@ -11,7 +11,7 @@ use std::time::Duration;
 use stratann_storage::budget::yield_cores;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::error::{Error, Kind};
+use crate::collections::error::{Error, Kind};
 use super::slot::{Shared, Slot};
 
 /// Collections that nobody used for so long, or for up to twice as long, are closed.
@@ -19,7 +19,7 @@ const IDLE: Duration = Duration::from_secs(300);
 
 /// What is done in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Job {
+pub(crate) enum Job {
     /// Points in memory are written into a segment.
     Checkpoint,
     /// Segments become one.
@@ -28,12 +28,12 @@ pub(super) enum Job {
 
 impl Job {
     /// How many kinds there are.
-    pub(super) const KINDS: usize = 2;
+    pub(crate) const KINDS: usize = 2;
 }
 
 /// The threads, and what they are asked.
 #[derive(Default)]
-pub(super) struct Jobs {
+pub(crate) struct Jobs {
     threads: Mutex<[Option<Thread>; Job::KINDS]>,
     is_stopped: Arc<AtomicBool>,
 }
@@ -49,7 +49,7 @@ impl Jobs {
     }
 
     /// Has a job done for a collection, unless it is asked for already.
-    pub(super) fn ask(&self, shared: &Arc<Shared>, slot: &Arc<Slot>, job: Job) {
+    pub(crate) fn ask(&self, shared: &Arc<Shared>, slot: &Arc<Slot>, job: Job) {
         if !shared.options.in_background || self.is_stopped.load(Ordering::Acquire) {
             return;
         }
@@ -66,7 +66,7 @@ impl Jobs {
     }
 
     /// Starts the thread of a kind of jobs, unless it runs.
-    pub(super) fn start(&self, shared: &Arc<Shared>, job: Job) {
+    pub(crate) fn start(&self, shared: &Arc<Shared>, job: Job) {
         let thread = &mut self.threads()[job as usize];
         if thread.is_some() || !shared.options.in_background {
             return;
@@ -79,7 +79,7 @@ impl Jobs {
     }
 
     /// Interrupts the jobs and waits for their ends.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         let threads: Vec<Thread> = self.threads().iter_mut().filter_map(Option::take).collect();
         for thread in threads {
@@ -90,7 +90,7 @@ impl Jobs {
     }
 
     /// Interrupts jobs when they are stopped, or the collection is dropped.
-    pub(super) fn stopping<'a>(&self, slot: &'a Slot) -> Stopping<'a> {
+    pub(crate) fn stopping<'a>(&self, slot: &'a Slot) -> Stopping<'a> {
         Stopping { is_stopped: self.is_stopped.clone(), slot }
     }
 }
@@ -124,7 +124,7 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
 }
 
 /// Interrupts the work for a collection.
-pub(super) struct Stopping<'a> {
+pub(crate) struct Stopping<'a> {
     is_stopped: Arc<AtomicBool>,
     slot: &'a Slot,
 }

@@ -7,20 +7,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
-use super::budget::Reserved;
+use crate::collections::budget::Reserved;
 use super::jobs::Job;
-use super::delta::{Change, Reader, State};
-use super::error::{Error, Result};
-use super::point::{Manifest, Place, encode_point, id_bytes};
+use crate::collections::delta::{Change, Reader, State};
+use crate::collections::error::{Error, Result};
+use crate::collections::point::{Manifest, Place, encode_point, id_bytes};
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
-use super::spec::Spec;
-use super::work::{Deleted, Done, Upserted, Work};
+use crate::collections::spec::Spec;
+use crate::collections::work::{Deleted, Done, Upserted, Work};
 use crate::rows::{BATCH_BYTES_MAX, Batch, ExternalId, Outcome};
 use crate::segments::Layout;
 
 impl Slot {
     /// Makes a change, and returns when it is durable and can be found.
-    pub(super) fn change(self: &Arc<Slot>, shared: &Arc<Shared>, work: Work) -> Result<Done> {
+    pub(crate) fn change(self: &Arc<Slot>, shared: &Arc<Shared>, work: Work) -> Result<Done> {
         shared.rows.check_process()?;
         let (reply, done) = sync_channel(1);
         let mut queue = self.queue();
@@ -230,7 +230,7 @@ struct Resolver<'a> {
 impl<'a> Resolver<'a> {
     fn new(live: &'a Live, spec: &'a Spec, (given, rows_max): (u64, u64)) -> Resolver<'a> {
         let reader = live.delta.reader();
-        let manifest = Manifest::of(reader.state());
+        let manifest = reader.state().manifest();
         let (newest, manifest) = (manifest.seq, Manifest { seq: given, ..manifest });
         Resolver { spec, live, reader, changed: HashMap::new(), rows: 0, ids: 0, rows_max, newest, manifest }
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use stratann_engine::index::LeftRows;
 
-use super::budget::Reserved;
-use super::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
-use super::error::{Error, Result};
-use super::point::{Manifest, Place, decode_point, id_bytes};
+use crate::collections::budget::Reserved;
+use crate::collections::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
+use crate::collections::error::{Error, Result};
+use crate::collections::point::{Manifest, Place, decode_point, id_bytes};
 use super::slot::{Shared, Slot, Turn};
-use super::spec::Spec;
+use crate::collections::spec::Spec;
 use crate::rows::{CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
 use crate::segments::{Layout, Segment, SegmentEntry, SegmentMemory, folder_of};
 
@@ -18,7 +18,7 @@ use crate::segments::{Layout, Segment, SegmentEntry, SegmentMemory, folder_of};
 ///
 /// # Errors
 /// `Corrupt` and `Io`.
-pub(super) fn manifest(rows: &Rows, collection: u64) -> Result<Manifest> {
+pub(crate) fn manifest(rows: &Rows, collection: u64) -> Result<Manifest> {
     let key = Manifest::key(collection);
     match rows.get(&key)? {
         Some(bytes) => {
@@ -29,7 +29,7 @@ pub(super) fn manifest(rows: &Rows, collection: u64) -> Result<Manifest> {
 }
 
 /// The error of a row that says what cannot be.
-pub(super) fn damaged(key: &Key, why: &str) -> Error {
+pub(crate) fn damaged(key: &Key, why: &str) -> Error {
     Error::corrupt(format!("{key} is damaged: {why}; restore the collection from a snapshot, or drop it"))
 }
 
@@ -37,7 +37,7 @@ pub(super) fn damaged(key: &Key, why: &str) -> Error {
 ///
 /// # Errors
 /// `Corrupt` for one that is no point of this collection.
-pub(super) fn point<'a>(key: &Key, value: &'a [u8], spec: &Spec) -> Result<(Place, ExternalId, &'a [u8])> {
+pub(crate) fn point<'a>(key: &Key, value: &'a [u8], spec: &Spec) -> Result<(Place, ExternalId, &'a [u8])> {
     let place = Place::of_tail_key(key).ok_or_else(|| damaged(key, "its key names no place"))?;
     let (id, vector) = decode_point(value).ok_or_else(|| damaged(key, "it has no id"))?;
     if vector.len() != spec.row_bytes() {
@@ -57,7 +57,7 @@ type Chunk = [(Key, Vec<u8>)];
 ///
 /// # Errors
 /// The first error of a row, or of `take`.
-pub(super) fn each_row(
+pub(crate) fn each_row(
     rows: &Rows,
     collection: u64,
     kind: RowKind,
@@ -67,7 +67,7 @@ pub(super) fn each_row(
 }
 
 /// The same from a key on.
-pub(super) fn each_row_from(
+pub(crate) fn each_row_from(
     rows: &Rows,
     mut from: Key,
     end: Key,
@@ -87,7 +87,7 @@ pub(super) fn each_row_from(
 ///
 /// # Errors
 /// `Corrupt` and `Io`.
-pub(super) fn layout(rows: &Rows, collection: u64) -> Result<Layout> {
+pub(crate) fn layout(rows: &Rows, collection: u64) -> Result<Layout> {
     let key = Layout::key(collection);
     match rows.get(&key)? {
         Some(bytes) => Layout::decode(&bytes).ok_or_else(|| damaged(&key, "it is no layout of this version")),
@@ -100,7 +100,7 @@ pub(super) fn layout(rows: &Rows, collection: u64) -> Result<Layout> {
 ///
 /// # Errors
 /// `Busy`; `Corrupt` when a row or a segment is damaged, or tail and manifest differ; `Io`.
-pub(super) fn build(
+pub(crate) fn build(
     shared: &Shared,
     slot: &Slot,
     (earlier, turn): (Option<&State>, &mut Turn),
@@ -119,7 +119,7 @@ pub(super) fn build(
     delta.renew_coarse(|bytes| reserved.resize(points + bytes));
     fill(rows, slot, (&delta, &layout, &manifest))?;
     let state = delta.state();
-    let found = Manifest { seq: manifest.seq, ..Manifest::of(&state) };
+    let found = Manifest { seq: manifest.seq, ..state.manifest() };
     if found != manifest {
         let why = format!(
             "it counts {} points, {} of them in the tail; there are {} and {}",

@@ -9,10 +9,10 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::delta::{SegmentState, State};
-use super::error::{Error, Kind, Result};
+use crate::collections::delta::{SegmentState, State};
+use crate::collections::error::{Error, Kind, Result};
 use super::jobs::Job;
-use super::point::{Manifest, Place};
+use crate::collections::point::{Manifest, Place};
 use super::slot::{Live, Shared, Slot, Turn};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
@@ -35,7 +35,7 @@ struct New {
 
 impl Slot {
     /// Writes the points in memory into a segment when there are enough of them.
-    pub(super) fn checkpoint_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn checkpoint_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
         let state = self.live(shared)?.delta.state();
         let waiting = state.segments.iter().filter(|own| own.segment.entry.level == 0).count();
         if waiting >= CHECKPOINTS_MAX {
@@ -48,7 +48,7 @@ impl Slot {
     }
 
     /// Writes all points in memory into a segment.
-    pub(super) fn checkpoint(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn checkpoint(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
         let _running = self.running(Job::Checkpoint);
         let (live, sealed, number) = {
             let mut turn = self.turn();
@@ -157,7 +157,7 @@ impl Slot {
     }
 
     /// Merges segments as long as some are due.
-    pub(super) fn merge_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn merge_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
         while self.merge_next(shared, progress, |state| {
             let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
             let next = next_merge(&sizes, shared.options.first_rows)?;
@@ -167,7 +167,7 @@ impl Slot {
     }
 
     /// Merges all segments into one, unless there is one alone without dead rows.
-    pub(super) fn merge_all(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
         while self.merge_next(shared, progress, |state| {
             let is_done = state.segments.iter().all(|own| sized(own).dead == 0 && own.segment.entry.level > 0);
             let is_one = state.segments.len() < 2 && is_done;
@@ -237,7 +237,7 @@ impl Slot {
         let state = live.delta.state();
         let mut layout = turn.layout(&state, state.watermark);
         layout.segments.retain(|own| !numbers.contains(&own.number));
-        let mut after = Manifest::of(&state);
+        let mut after = state.manifest();
         let mut batch = Batch::new();
         let mut new = None;
         if let (Some(segment), Some(merged)) = (segment, merged) {
@@ -267,7 +267,7 @@ impl Slot {
     }
 
     /// Notes a merge that an earlier process began, if there is one.
-    pub(super) fn find_begun(&self, shared: &Shared, turn: &mut Turn, state: &State) {
+    pub(crate) fn find_begun(&self, shared: &Shared, turn: &mut Turn, state: &State) {
         let folders = std::fs::read_dir(shared.folder_of(self.id)).into_iter().flatten().flatten();
         let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse::<u64>().ok());
         let is_free = |number: &u64| state.segment(*number).is_none() && !turn.building.contains(number);
@@ -333,7 +333,7 @@ impl Slot {
     }
 
     /// Waits until no job of the collection runs.
-    pub(super) fn wait_for_jobs(&self) {
+    pub(crate) fn wait_for_jobs(&self) {
         drop(self.running(Job::Checkpoint));
         drop(self.running(Job::Merge));
     }
@@ -368,7 +368,7 @@ impl Slot {
     }
 
     /// Removes what killed jobs left: rows of the tail that are in segments, and segments that nobody names.
-    pub(super) fn reclaim(self: &Arc<Slot>, shared: &Shared) -> Result<()> {
+    pub(crate) fn reclaim(self: &Arc<Slot>, shared: &Shared) -> Result<()> {
         let (layout, building) = {
             let mut turn = self.turn();
             self.live_in_turn(shared, &mut turn)?;
@@ -435,11 +435,11 @@ fn without_tail(state: &State, sealed: &State, left: u64) -> Manifest {
     for (id, _, _) in sealed.sealed_points() {
         if !gone.contains(id) {
             points += 1;
-            ids += super::point::id_bytes(id) as u64;
+            ids += crate::collections::point::id_bytes(id) as u64;
         }
     }
     debug_assert_eq!(points, left, "the segment has the points that are left");
-    let now = Manifest::of(state);
+    let now = state.manifest();
     Manifest { tail_points: now.tail_points - points, id_bytes: now.id_bytes - ids, ..now }
 }
 

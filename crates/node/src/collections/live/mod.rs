@@ -1,0 +1,10 @@
+//! An open collection: whose turn it is to change it, groups of changes, checkpoints and merges.
+
+mod jobs;
+pub(super) mod opening;
+mod publish;
+mod sequencer;
+mod slot;
+
+pub(super) use jobs::{Job, Jobs};
+pub(super) use slot::{Live, Shared, Slot};
