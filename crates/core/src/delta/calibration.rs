@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 /// Least rows of which one is a probe.
 const PROBE_EVERY_MIN: u64 = 16;
-/// Rows among which there are so many probes: a probe compares all codes, so that each row costs 64 codes more.
-const PROBES: u64 = 64;
+/// Rows among which there are so many probes: a probe compares all codes, so that each row costs 128 codes more.
+const PROBES: u64 = 128;
 /// Rows without which nothing is learnt.
 const PROBED_MIN: u64 = 1024;
 /// Results of a probe.
