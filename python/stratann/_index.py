@@ -96,6 +96,7 @@ class Index:
         admission: str = "fixed",
         io: str = "auto",
         merge: bool = True,
+        parts: str = "whole",
         patience: int | None = None,
         head: bool | None = None,
         whole_blocks: bool | None = None,
@@ -170,6 +171,9 @@ class Index:
             io: I/O back end: ``auto``: io_uring where the kernel allows it, else pread; ``uring``: io_uring, or an
                 error; ``pread``: Threads that call pread; auto.
             merge: make equal reads that are under way once; true.
+            parts: way to search several indexes as one, with --also, or the segments of a collection: ``whole``: The
+                recall is that of the whole. The largest index is searched first, and its results bound the others;
+                ``each``: Each by itself, with the recall for its own results; whole.
             patience: of a disk-graph: stop after this many consecutive reads without a new result; 0 for never; from
                 the curve; never with `search_list`.
             head: of a disk-graph: take the first candidates from the head graph; true.
@@ -496,6 +500,7 @@ class Index:
         nprobe: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
+        parts: str = "whole",
         patience: int | None = None,
         head: bool | None = None,
         whole_blocks: bool | None = None,

@@ -35,6 +35,7 @@ def search_together(
     admission: str = "fixed",
     io: str = "auto",
     merge: bool = True,
+    parts: str = "whole",
     patience: int | None = None,
     head: bool | None = None,
     whole_blocks: bool | None = None,

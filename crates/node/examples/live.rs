@@ -2,8 +2,8 @@
 //!
 //! live FOLDER VECTORS QUERIES [kind=KIND] [rows=N] [seconds=S] [rate=ROWS] [threads=N]
 //!
-//! It loads the vectors as fast as they are taken, compacts, searches alone, then searches while `rate` new rows a second
-//! are written for `seconds`, and opens the collection again. Every figure is of one run, on one line of JSON.
+//! It loads the vectors as fast as they are taken, compacts, searches alone, then searches while `rate` new rows a
+//! second are written for `seconds`, and opens the collection again. Every figure is of one run, on a line of JSON.
 #![allow(clippy::print_stdout, reason = "a program that reports")]
 
 use std::collections::BTreeMap;
@@ -45,7 +45,11 @@ fn main() -> Result<()> {
     let rows = number("rows", base.shape().rows);
     let spec = Spec {
         dim: base.shape().dim,
-        metric: named.get("metric").map_or(Metric::L2, |name| if *name == "cosine" { Metric::Cosine } else { Metric::L2 }),
+        metric: match named.get("metric") {
+            Some(&"cosine") => Metric::Cosine,
+            Some(&"ip") => Metric::Ip,
+            _ => Metric::L2,
+        },
         dtype: base.shape().dtype,
         kind: named.get("kind").and_then(|name| IndexKind::parse(name)),
     };
@@ -74,9 +78,13 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
     load(setting, &points)?;
     let (begin, cpu) = (Instant::now(), cpu_us());
     points.compact(&Quiet)?;
-    report("compact", &[("seconds", begin.elapsed().as_secs_f64()), ("cpu_s", (cpu_us() - cpu) as f64 / 1e6)]);
+    report(
+        "compact",
+        &[("seconds", begin.elapsed().as_secs_f64()), ("cpu_s", (cpu_us() - cpu) as f64 / 1e6)],
+    );
     describe(&points)?;
-    let quiet = search_for(setting, &points, Duration::from_secs(setting.seconds.min(20)), &AtomicBool::new(false))?;
+    let quiet =
+        search_for(setting, &points, Duration::from_secs(setting.seconds.min(20)), &AtomicBool::new(false))?;
     report("quiet", &quiet);
     mixed(setting, &points)?;
     describe(&points)?;
@@ -86,7 +94,10 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     let (after, segments) = (bytes_of(&setting.folder), bytes_of(&setting.folder.join("s")));
     let of = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    report("space", &[("before_mib", of(before)), ("compact_mib", of(after)), ("segments_mib", of(segments))]);
+    report(
+        "space",
+        &[("before_mib", of(before)), ("compact_mib", of(after)), ("segments_mib", of(segments))],
+    );
     drop((points, node));
     let begin = Instant::now();
     let node = Node::open(&setting.folder, options, &Quiet)?;
@@ -153,13 +164,16 @@ fn load(setting: &Setting, points: &Collection) -> Result<()> {
     }
     let seconds = (begin.elapsed() - made).as_secs_f64();
     let (before, until) = first_wait.unwrap_or((setting.rows, begin.elapsed() - made));
-    report("load", &[
-        ("rows", setting.rows as f64),
-        ("rows_per_s", setting.rows as f64 / seconds),
-        ("rows_per_s_until_full", before as f64 / until.as_secs_f64()),
-        ("waits", waits as f64),
-        ("cpu_s", (cpu_us() - cpu) as f64 / 1e6),
-    ]);
+    report(
+        "load",
+        &[
+            ("rows", setting.rows as f64),
+            ("rows_per_s", setting.rows as f64 / seconds),
+            ("rows_per_s_until_full", before as f64 / until.as_secs_f64()),
+            ("waits", waits as f64),
+            ("cpu_s", (cpu_us() - cpu) as f64 / 1e6),
+        ],
+    );
     Ok(())
 }
 
@@ -171,7 +185,8 @@ fn describe(points: &Collection) -> Result<()> {
         .map(|own| format!("{} {} -{} {}MiB", own.kind.name(), own.rows, own.dead, own.bytes >> 20))
         .collect();
     parts.push(format!("memory {}", facts.delta_points));
-    println!("{{\"what\": \"parts\", \"points\": {}, \"parts\": {parts:?}, \"trouble\": {:?}}}", facts.points, facts.trouble.map(|e| e.message));
+    let (points, trouble) = (facts.points, facts.trouble.map(|e| e.message));
+    println!("{{\"what\": \"parts\", \"points\": {points}, \"parts\": {parts:?}, \"trouble\": {trouble:?}}}");
     Ok(())
 }
 
@@ -194,7 +209,8 @@ fn search_for(
     let cpu = stratann_storage::budget::thread_cpu_ns() - cpu;
     times.sort_unstable();
     let count = times.len().max(1);
-    let at = |share: f64| times.get((share * count as f64) as usize).map_or(0.0, |own| own.as_secs_f64() * 1e6);
+    let at =
+        |share: f64| times.get((share * count as f64) as usize).map_or(0.0, |own| own.as_secs_f64() * 1e6);
     Ok(vec![
         ("queries", count as f64),
         ("cpu_us", cpu as f64 / 1000.0 / count as f64),
@@ -233,7 +249,8 @@ fn mixed(setting: &Setting, points: &Collection) -> Result<()> {
     all.push(("rows_written", rows as f64));
     all.push(("waits", waits as f64));
     all.push(("process_cpu_s", (cpu_us() - cpu) as f64 / 1e6));
-    all.push(("write_amplification", (written_bytes() - before) as f64 / (rows as f64 * setting.spec.row_bytes() as f64)));
+    let given = (rows * setting.spec.row_bytes() as u64) as f64;
+    all.push(("write_amplification", (written_bytes() - before) as f64 / given));
     all.push(("peak_rss_mib", (process().peak_rss_bytes >> 20) as f64));
     report("mixed", &all);
     Ok(())
@@ -279,6 +296,7 @@ fn recall(setting: &Setting, points: &Collection) -> Result<f64> {
 }
 
 fn report(what: &str, figures: &[(&str, f64)]) {
-    let figures: Vec<String> = figures.iter().map(|(name, value)| format!("\"{name}\": {value:.4}")).collect();
+    let figures: Vec<String> =
+        figures.iter().map(|(name, value)| format!("\"{name}\": {value:.4}")).collect();
     println!("{{\"what\": \"{what}\", {}}}", figures.join(", "));
 }

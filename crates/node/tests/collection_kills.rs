@@ -176,7 +176,8 @@ fn compact(node: &Node, folder: &Path) {
     for name in ["mixed", "shared"] {
         collection(node, name).compact(&Quiet).unwrap();
     }
-    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries =
+        |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     for of_collection in entries(&folder.join("s")) {
         let segments: Vec<_> = entries(&of_collection).collect();
         assert!(segments.len() < 2, "a segment is left: {segments:?}");
@@ -219,7 +220,10 @@ fn kill_again_and_again(kills: u64) {
         let begin = Instant::now();
         let node = open(&folder).unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
         opened.push(begin.elapsed());
-        segments += ["mixed", "shared"].map(|name| collection(&node, name).facts().unwrap().segments.len()).iter().sum::<usize>();
+        segments += ["mixed", "shared"]
+            .map(|name| collection(&node, name).facts().unwrap().segments.len())
+            .iter()
+            .sum::<usize>();
         changes += notes(&noted).len() - there.len();
         there = check(&node, &noted, &mut history);
         if kill % 4 == 0 {
@@ -233,7 +237,11 @@ fn kill_again_and_again(kills: u64) {
         }
     }
     opened.sort();
-    eprintln!("{kills} kills, {changes} changes told, {segments} segments; opened in {:?} to {:?}", opened[0], opened.last());
+    eprintln!(
+        "{kills} kills, {changes} changes told, {segments} segments; opened in {:?} to {:?}",
+        opened[0],
+        opened.last()
+    );
     assert!(segments as u64 > kills, "no checkpoint was killed");
     assert!(history.model.seq > kills && changes as u64 > 5 * kills);
 }

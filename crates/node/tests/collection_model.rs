@@ -66,8 +66,7 @@ fn check(spec: Spec, steps: Vec<Step>) {
         match step {
             Step::Upsert(points) => {
                 let ids: Vec<_> = points.iter().map(|(of, _)| id(*of)).collect();
-                let vectors: Vec<u8> =
-                    points.iter().flat_map(|(_, values)| vector(&spec, *values)).collect();
+                let vectors: Vec<u8> = points.iter().flat_map(|(_, values)| vector(&spec, *values)).collect();
                 let seq = model.seq + 1;
                 let (new, replaced) = model.upsert(seq, &ids, &vectors);
                 let repeated = ids.len() as u64 - new - replaced;
@@ -83,8 +82,7 @@ fn check(spec: Spec, steps: Vec<Step>) {
                 assert_eq!(done.unknown, ids.len() as u64 - deleted);
             }
             Step::Search(queries, k) => {
-                let queries: Vec<u8> =
-                    queries.into_iter().flat_map(|values| vector(&spec, values)).collect();
+                let queries: Vec<u8> = queries.into_iter().flat_map(|values| vector(&spec, values)).collect();
                 let found = collection.search(&queries, k).unwrap();
                 assert_eq!(found.seq, model.seq);
                 for (query, hits) in queries.chunks(spec.row_bytes()).zip(&found.hits) {

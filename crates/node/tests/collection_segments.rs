@@ -165,7 +165,8 @@ fn damage_of_a_segment_stops_its_collection_alone_and_names_the_file() {
         }
         std::fs::remove_file(&hurt).unwrap();
         let node = open(place.path()).unwrap();
-        let error = node.collection(name).unwrap().count().map(|_| ()).and_then(|()| node.verify(name).map(|_| ()));
+        let error =
+            node.collection(name).unwrap().count().map(|_| ()).and_then(|()| node.verify(name).map(|_| ()));
         assert_eq!(error.unwrap_err().kind, CORRUPT, "{} is missing", hurt.display());
         // It can still be dropped, and made again.
         assert!(node.drop_collection(name).unwrap().unfinished.is_none());
@@ -257,7 +258,8 @@ fn a_merge_that_is_interrupted_leaves_everything_as_it_was() {
         node.verify("points").unwrap();
     }
     // What was begun is gone on with by the next process, and rows that died meanwhile are dead in it.
-    let begun: Vec<_> = files_of_segments(place.path()).into_iter().filter(|file| file.ends_with("merge.bin")).collect();
+    let begun: Vec<_> =
+        files_of_segments(place.path()).into_iter().filter(|file| file.ends_with("merge.bin")).collect();
     assert_eq!(begun.len(), 1, "{begun:?}");
     points.delete(&[number(17), number(4500)]).unwrap();
     drop((points, node));
@@ -271,7 +273,8 @@ fn a_merge_that_is_interrupted_leaves_everything_as_it_was() {
     assert_eq!(points.count().unwrap(), 5998);
     assert_eq!(node.verify("points").unwrap().points, 5998);
     // Ids beyond what a float has, and strings.
-    let ids = [ExternalId::Number(u64::MAX), ExternalId::Number((1 << 53) + 1), ExternalId::text("é").unwrap()];
+    let ids =
+        [ExternalId::Number(u64::MAX), ExternalId::Number((1 << 53) + 1), ExternalId::text("é").unwrap()];
     points.upsert(&ids, &filled(7).repeat(3)).unwrap();
     points.compact(&Quiet).unwrap();
     assert!(points.get(&ids).unwrap().iter().all(Option::is_some));
@@ -283,7 +286,8 @@ fn collections_that_were_not_used_for_longest_make_room() {
     let names = ["a", "b", "c", "d"];
     let node = open(place.path()).unwrap();
     for name in names {
-        let points = node.create_collection(name, Spec { kind: Some(IndexKind::DiskGraph), ..SMALL }).unwrap();
+        let points =
+            node.create_collection(name, Spec { kind: Some(IndexKind::DiskGraph), ..SMALL }).unwrap();
         fill(&points, 0..5000);
         points.compact(&Quiet).unwrap();
     }
@@ -301,7 +305,10 @@ fn collections_that_were_not_used_for_longest_make_room() {
             let points = node.collection(name).unwrap();
             assert_eq!(points.search(&filled(round), 5).unwrap().hits[0].len(), 5);
             most = most.max(used());
-            assert!(node.memory().iter().map(|own| own.used_bytes.max(own.guaranteed_bytes)).sum::<u64>() <= budget);
+            assert!(
+                node.memory().iter().map(|own| own.used_bytes.max(own.guaranteed_bytes)).sum::<u64>()
+                    <= budget
+            );
         }
     }
     assert!(most > 0 && most < 45 << 20, "{most}");

@@ -201,8 +201,10 @@ fn points_in_memory_are_found_by_few_distances_beside_a_segment_and_without() {
     for from in [0, 4000] {
         let ids: Vec<_> = (from..from + 4000).map(number).collect();
         points.upsert(&ids, &vectors(4000)).unwrap();
-        let (found, all) =
-            (points.search_with(&queries, &by_codes).unwrap(), points.search_with(&queries, &by_all).unwrap());
+        let (found, all) = (
+            points.search_with(&queries, &by_codes).unwrap(),
+            points.search_with(&queries, &by_all).unwrap(),
+        );
         assert_eq!(found.hits, all.hits);
         assert_eq!((all.delta.rows, all.delta.distances, all.delta.codes), (80_000, 80_000, 0));
         let delta = found.delta;

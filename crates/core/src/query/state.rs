@@ -193,7 +193,8 @@ impl QueryState {
         self.params = params;
     }
 
-    /// Tells of results that the asker has from elsewhere. Results beyond their bound may be missing. It holds until the
+    /// Tells of results that the asker has from elsewhere. Results beyond their bound may be missing. It holds until
+    /// the
     /// state is restarted or sent.
     pub fn set_known(&mut self, known: Known) {
         let number = |distance: f32| if distance.is_nan() { f32::INFINITY } else { distance };

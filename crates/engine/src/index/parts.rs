@@ -66,11 +66,12 @@ impl Index {
         let rows = self.base.manifest.rows as usize;
         let mut numbers = vec![u32::MAX; rows];
         let mut has_others = false;
-        self.for_each_row(progress, &mut |row| {
-            match usize::try_from(row.id).ok().and_then(|id| numbers.get_mut(id)) {
-                Some(number) => *number = row.number,
-                None => has_others = true,
-            }
+        self.for_each_row(progress, &mut |row| match usize::try_from(row.id)
+            .ok()
+            .and_then(|id| numbers.get_mut(id))
+        {
+            Some(number) => *number = row.number,
+            None => has_others = true,
         })?;
         Ok((!has_others && !numbers.contains(&u32::MAX)).then_some(numbers))
     }

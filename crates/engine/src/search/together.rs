@@ -79,9 +79,9 @@ impl<'a> Together<'a> {
         self.search_filtered(queries, &vec![Filters::None; self.indexes.len()], options, partial, progress)
     }
 
-    /// The options of the search of one index, by its number: its effort is that of its share of the rows. A filter that
-    /// has rows of all indexes by chance, as deletes do, is made with these. Another may have all of its rows in one
-    /// index, and is made with those of the whole.
+    /// The options of the search of one index, by its number: its effort is that of its share of the rows. A filter
+    /// that has rows of all indexes by chance, as deletes do, is made with these. Another may have all of its rows in
+    /// one index, and is made with those of the whole.
     pub fn options_of(&self, number: usize, options: &SearchOptions) -> SearchOptions {
         // Nothing is known of what the first will find: it may have all results.
         let is_whole = options.parts == PartsName::Each || self.first() == Some(number);

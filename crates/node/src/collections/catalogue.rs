@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::{Error, Result};
-use super::live::opening::damaged;
 use super::live::Slot;
+use super::live::opening::damaged;
 use super::spec::Spec;
 use crate::rows::{Batch, CHUNK_BYTES, Key, RowKind, Rows};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::delta::{DeltaStats, Hit, Point, SegmentState};
 use super::error::{Error, Result};
+use super::live::{Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts;
-use super::live::{Live, Shared, Slot};
 use super::spec::Spec;
 use super::work::{Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
@@ -64,7 +64,8 @@ impl SegmentFacts {
         let kind = IndexKind::parse(&entry.kind);
         Ok(SegmentFacts {
             number: entry.number,
-            kind: kind.ok_or_else(|| Error::corrupt(format!("segment {} is of no known kind", entry.number)))?,
+            kind: kind
+                .ok_or_else(|| Error::corrupt(format!("segment {} is of no known kind", entry.number)))?,
             rows: entry.rows,
             dead: entry.rows - u64::from(own.left.rows().count()),
             bytes: entry.bytes,

@@ -33,8 +33,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Divides the memory of a data folder: a quarter for the rows and a quarter for points that are in no segment, each
-    /// at most its default; segments have the rest.
+    /// Divides the memory of a data folder: a quarter for the rows and a quarter for points that are in no segment,
+    /// each at most its default; half of the rest is for builds, and segments have what is left.
     pub fn of_budget(ram_budget: Option<u64>) -> Options {
         let usual = Options::default();
         let Some(budget) = ram_budget else { return usual };

@@ -27,7 +27,12 @@ pub(super) struct Answered {
 ///
 /// # Errors
 /// Damage of a segment; no memory; `Io`.
-pub(super) fn search(state: &State, spec: &Spec, queries: &[u8], options: &SearchOptions) -> Result<Answered> {
+pub(super) fn search(
+    state: &State,
+    spec: &Spec,
+    queries: &[u8],
+    options: &SearchOptions,
+) -> Result<Answered> {
     let each = queries.chunks_exact(spec.row_bytes());
     let all_rows = options.scan_all_in_memory;
     let wanted = Wanted { k: options.k, recall: options.recall, bound: f32::INFINITY, all_rows };
@@ -182,7 +187,8 @@ pub(super) fn with_segments(
                 least = Some((at, id.clone()));
             }
         }
-        let is_in_memory = in_memory.peek().is_some_and(|own| least.as_ref().is_none_or(|(_, id)| own.id < *id));
+        let is_in_memory =
+            in_memory.peek().is_some_and(|own| least.as_ref().is_none_or(|(_, id)| own.id < *id));
         if is_in_memory {
             points.extend(in_memory.next());
             continue;

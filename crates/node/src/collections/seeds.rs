@@ -135,7 +135,8 @@ impl World {
         self.tally.segments += u64::from(made.is_ok());
         self.tally.failed += u64::from(made.is_err());
         if let Err(e) = made {
-            let is_known = matches!(e.kind, Kind::Unknown { .. } | Kind::Other(ErrorKind::Interrupted | ErrorKind::Io));
+            let is_known =
+                matches!(e.kind, Kind::Unknown { .. } | Kind::Other(ErrorKind::Interrupted | ErrorKind::Io));
             assert!(is_known, "{e}");
         }
     }

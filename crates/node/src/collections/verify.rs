@@ -8,9 +8,9 @@ use stratann_storage::{Progress, Quiet};
 use super::delta::State;
 use super::error::{Error, Result};
 use super::live::opening::{damaged, each_row_from, layout, manifest, point};
+use super::live::{Shared, Slot};
 use super::parts;
 use super::point::{Manifest, Place};
-use super::live::{Shared, Slot};
 use crate::rows::{Key, RowKind};
 use crate::segments::Layout;
 

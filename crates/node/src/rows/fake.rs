@@ -66,8 +66,8 @@ fn lock(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 
 /// The disk of the engine in a folder.
 pub(crate) fn disk_of(folder: &Path) -> Arc<Mutex<Disk>> {
-    let number = std::fs::read_to_string(folder.join("disk")).unwrap_or_default();
-    let number = number.parse().unwrap_or(0);
+    let number = stratann_storage::input::read(&folder.join("disk")).unwrap_or_default();
+    let number = str::from_utf8(&number).ok().and_then(|number| number.parse().ok()).unwrap_or(0);
     DISKS.lock().unwrap_or_else(|e| e.into_inner()).entry(number).or_default().clone()
 }
 

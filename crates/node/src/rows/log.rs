@@ -35,7 +35,9 @@ impl Outcome {
     pub fn durable(self) -> Result<u64, Error> {
         match self {
             Outcome::Durable(group) => Ok(group),
-            Outcome::NotWritten(error) | Outcome::NoRoom(error) | Outcome::Unknown { error, .. } => Err(error),
+            Outcome::NotWritten(error) | Outcome::NoRoom(error) | Outcome::Unknown { error, .. } => {
+                Err(error)
+            }
         }
     }
 }

@@ -112,7 +112,8 @@ mod tests {
             content: "0".into(),
             bytes: 12,
         };
-        let layout = Layout { watermark: 7, next_segment: 5, segments: vec![entry.clone()], ..Layout::default() };
+        let layout =
+            Layout { watermark: 7, next_segment: 5, segments: vec![entry.clone()], ..Layout::default() };
         assert_eq!(Layout::decode(&layout.encode()), Some(layout.clone()));
         assert_eq!(Layout::decode(b"{}"), None);
         for wrong in [

@@ -109,9 +109,12 @@ pub(super) fn write(
     }
     let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
     let rows = reader.shape().rows;
-    let vectors = (!index.keeps_vectors()).then(|| write_vectors(&folder.join(VECTORS), reader)).transpose()?;
+    let vectors =
+        (!index.keeps_vectors()).then(|| write_vectors(&folder.join(VECTORS), reader)).transpose()?;
     let of_rows = match &vectors {
-        Some(hashes) => RowsByOrdinal { hashes: hashes.clone(), ..RowsByOrdinal::of(&index, folder, progress)? },
+        Some(hashes) => {
+            RowsByOrdinal { hashes: hashes.clone(), ..RowsByOrdinal::of(&index, folder, progress)? }
+        }
         None => RowsByOrdinal::of(&index, folder, progress)?,
     };
     let mut writer = IdWriter::create(&folder.join(IDS), rows)?;
@@ -125,7 +128,10 @@ pub(super) fn write(
     }
     writer.finish()?;
     if written != rows || after != before {
-        return Err(damaged(folder, "the points in it are others than those that went into it; nothing is published"));
+        return Err(damaged(
+            folder,
+            "the points in it are others than those that went into it; nothing is published",
+        ));
     }
     let parent = folder.parent().unwrap_or(folder);
     [&path, folder, parent].into_iter().try_for_each(|folder| sync_folder(folder))?;

@@ -45,7 +45,11 @@ pub(crate) fn next_merge(all: &[Sized], rows_min: u64) -> Option<Level> {
     let upper = [&checkpoints[..], &between].concat();
     let everything = || Some(Level { segments: (0..all.len()).collect(), level: LARGEST });
     if largest.is_empty() {
-        return if left(&upper) >= rows_min || upper.len() > SEGMENTS_MAX { everything() } else { rewritten(all) };
+        return if left(&upper) >= rows_min || upper.len() > SEGMENTS_MAX {
+            everything()
+        } else {
+            rewritten(all)
+        };
     }
     if largest.len() > 1 {
         return everything();

@@ -106,7 +106,8 @@ impl Segment {
         let taken = memory.take(tables, usable)?;
         let cache_budget = if usable <= RESIDENT_BYTES { usable } else { taken.cache_bytes() };
         let search_reserve = Reserve::default();
-        let options = OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
+        let options =
+            OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
         let mut index = Index::open(&path, options).map_err(missing)?;
         if usable > 0 && cache_budget >= usable && !index.make_resident(&Quiet)? {
             index.preload(&Quiet)?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use stratann_core::sieve::Sieve;
 use stratann_storage::durable::{sync_folder, write_synced};
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Name of the file in the folder of the new segment.
@@ -40,7 +40,7 @@ impl Unfinished {
 
     /// What the merge in a folder was begun with; `None` where none was, or nobody can tell.
     pub(crate) fn read(folder: &Path) -> Option<Unfinished> {
-        Unfinished::decode(&std::fs::read(folder.join(NAME)).ok()?)
+        Unfinished::decode(&input::read(&folder.join(NAME)).ok()?)
     }
 
     /// Ends the note, when the segment is whole.
@@ -97,7 +97,8 @@ mod tests {
     fn what_was_begun_is_read_and_nothing_else() {
         let place = tempfile::tempdir().unwrap();
         let left = |rows, gone: &[u32]| Arc::new(Sieve::all(rows).without(gone));
-        let begun = Unfinished { level: 2, sources: vec![(3, left(100_000, &[1, 70_000])), (9, left(5, &[]))] };
+        let begun =
+            Unfinished { level: 2, sources: vec![(3, left(100_000, &[1, 70_000])), (9, left(5, &[]))] };
         begun.write(place.path()).unwrap();
         assert_eq!(Unfinished::read(place.path()), Some(begun.clone()));
         let bytes = begun.encode();

@@ -17,7 +17,8 @@ pub const SMALL: Spec = Spec { dim: 4, metric: Metric::L2, dtype: DType::F32, ki
 pub const FULL: u64 = 16_000;
 
 pub fn options() -> Options {
-    let segments = SegmentOptions { checkpoint_rows: 4000, in_background: false, ..SegmentOptions::default() };
+    let segments =
+        SegmentOptions { checkpoint_rows: 4000, in_background: false, ..SegmentOptions::default() };
     Options { rows: super::options(), deltas_bytes: 64 << 20, segments, ram_budget: None }
 }
 

@@ -6,9 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stratann_core::delta::{
-    Coarse, Effort, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, lists_for,
-};
+use stratann_core::delta::{Coarse, Effort, Lists, PROBE_RESULTS, Pushing, Query, SAMPLE_OF_LIST, lists_for};
 
 use super::search::Nearest;
 use super::state::{At, LiveBlock, State};

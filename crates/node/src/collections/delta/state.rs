@@ -93,7 +93,8 @@ impl State {
     /// Memory once so many more rows are there, whose ids have so many bytes.
     pub(crate) fn memory_with(&self, spec: &Spec, rows: u64, ids: u64) -> u64 {
         let rows = self.rows.saturating_add(rows);
-        memory_bytes(spec, rows, self.all_id_bytes.saturating_add(ids)).saturating_add(self.lists_bytes(spec, rows))
+        memory_bytes(spec, rows, self.all_id_bytes.saturating_add(ids))
+            .saturating_add(self.lists_bytes(spec, rows))
     }
 
     /// The segment with this number.

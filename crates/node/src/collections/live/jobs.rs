@@ -11,8 +11,8 @@ use std::time::Duration;
 use stratann_storage::budget::yield_cores;
 use stratann_storage::{ErrorKind, Progress};
 
-use crate::collections::error::{Error, Kind};
 use super::slot::{Shared, Slot};
+use crate::collections::error::{Error, Kind};
 
 /// Collections that nobody used for so long, or for up to twice as long, are closed.
 const IDLE: Duration = Duration::from_secs(300);

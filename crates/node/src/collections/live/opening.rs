@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use stratann_engine::index::LeftRows;
 
+use super::slot::{Shared, Slot, Turn};
 use crate::collections::budget::Reserved;
 use crate::collections::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
 use crate::collections::error::{Error, Result};
 use crate::collections::point::{Manifest, Place, decode_point, id_bytes};
-use super::slot::{Shared, Slot, Turn};
 use crate::collections::spec::Spec;
 use crate::rows::{CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
 use crate::segments::{Layout, Segment, SegmentEntry, SegmentMemory, folder_of};
@@ -142,7 +142,8 @@ fn fill(rows: &Rows, slot: &Slot, (delta, layout, manifest): (&Delta, &Layout, &
             let (place, id, vector) = point(key, value, &slot.spec)?;
             points += 1;
             ids += id_bytes(&id) as u64;
-            let is_beyond = place.seq > manifest.seq || points > manifest.tail_points || ids > manifest.id_bytes;
+            let is_beyond =
+                place.seq > manifest.seq || points > manifest.tail_points || ids > manifest.id_bytes;
             if is_beyond || delta.reader().place(&id).is_some() {
                 return Err(damaged(
                     key,

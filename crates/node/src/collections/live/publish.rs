@@ -9,15 +9,15 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
+use super::jobs::Job;
+use super::slot::{Live, Shared, Slot, Turn};
 use crate::collections::delta::{SegmentState, State};
 use crate::collections::error::{Error, Kind, Result};
-use super::jobs::Job;
 use crate::collections::point::{Manifest, Place};
-use super::slot::{Live, Shared, Slot, Turn};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Layout, Making, Merged, Point, Segment, SegmentEntry, SegmentMemory, Sized, Source, Unfinished, folder_of,
-    next_merge,
+    self, Layout, Making, Merged, Point, Segment, SegmentEntry, SegmentMemory, Sized, Source, Unfinished,
+    folder_of, next_merge,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -35,7 +35,11 @@ struct New {
 
 impl Slot {
     /// Writes the points in memory into a segment when there are enough of them.
-    pub(crate) fn checkpoint_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn checkpoint_due(
+        self: &Arc<Slot>,
+        shared: &Arc<Shared>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
         let state = self.live(shared)?.delta.state();
         let waiting = state.segments.iter().filter(|own| own.segment.entry.level == 0).count();
         if waiting >= CHECKPOINTS_MAX {
@@ -137,7 +141,12 @@ impl Slot {
         Ok(Some(self.open_segment(shared, &entry)?))
     }
 
-    fn making(&self, shared: &Shared, (number, level): (u64, u8), kind: Option<stratann_params::IndexKind>) -> Making {
+    fn making(
+        &self,
+        shared: &Shared,
+        (number, level): (u64, u8),
+        kind: Option<stratann_params::IndexKind>,
+    ) -> Making {
         Making {
             dim: self.spec.dim,
             metric: self.spec.metric,
@@ -169,7 +178,8 @@ impl Slot {
     /// Merges all segments into one, unless there is one alone without dead rows.
     pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
         while self.merge_next(shared, progress, |state| {
-            let is_done = state.segments.iter().all(|own| sized(own).dead == 0 && own.segment.entry.level > 0);
+            let is_done =
+                state.segments.iter().all(|own| sized(own).dead == 0 && own.segment.entry.level > 0);
             let is_one = state.segments.len() < 2 && is_done;
             (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
         })? {}
@@ -193,13 +203,15 @@ impl Slot {
                 Some(begun) => begun,
                 None => {
                     let Some((chosen, level)) = choose(&state) else { return Ok(false) };
-                    let of = |own: SegmentState| Source { left: own.left.rows().clone(), segment: own.segment };
+                    let of =
+                        |own: SegmentState| Source { left: own.left.rows().clone(), segment: own.segment };
                     (chosen.into_iter().map(of).collect::<Vec<_>>(), level, turn.begin_segment())
                 }
             }
         };
         let made = self.merge_of(shared, (&chosen, level, number), progress);
-        let goes_on = matches!(&made, Err(e) if matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io)));
+        let goes_on =
+            matches!(&made, Err(e) if matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io)));
         self.end_segment(shared, number, made.is_err() && !goes_on);
         if goes_on {
             self.turn().begun = Some(number);
@@ -271,9 +283,9 @@ impl Slot {
         let folders = std::fs::read_dir(shared.folder_of(self.id)).into_iter().flatten().flatten();
         let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse::<u64>().ok());
         let is_free = |number: &u64| state.segment(*number).is_none() && !turn.building.contains(number);
-        let begun = numbers.filter(is_free).find(|number| {
-            Unfinished::read(&folder_of(&shared.folder_of(self.id), *number)).is_some()
-        });
+        let begun = numbers
+            .filter(is_free)
+            .find(|number| Unfinished::read(&folder_of(&shared.folder_of(self.id), *number)).is_some());
         if let Some(number) = begun {
             turn.next_segment = turn.next_segment.max(number.saturating_add(1));
             turn.begun = Some(number);
@@ -392,7 +404,9 @@ impl Slot {
         let Ok(folders) = std::fs::read_dir(shared.folder_of(self.id)) else { return Ok(()) };
         for folder in folders.flatten() {
             let number = folder.file_name().to_str().and_then(|name| name.parse().ok());
-            if number.is_some_and(|number| !is_known(number) && number < layout.next_segment.max(self.next_segment())) {
+            if number.is_some_and(|number| {
+                !is_known(number) && number < layout.next_segment.max(self.next_segment())
+            }) {
                 let _ = std::fs::remove_dir_all(folder.path());
             }
         }

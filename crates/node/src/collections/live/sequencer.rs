@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
-use crate::collections::budget::Reserved;
 use super::jobs::Job;
+use super::slot::{Live, Shared, Slot, Turn, Waiting};
+use crate::collections::budget::Reserved;
 use crate::collections::delta::{Change, Reader, State};
 use crate::collections::error::{Error, Result};
 use crate::collections::point::{Manifest, Place, encode_point, id_bytes};
-use super::slot::{Live, Shared, Slot, Turn, Waiting};
 use crate::collections::spec::Spec;
 use crate::collections::work::{Deleted, Done, Upserted, Work};
 use crate::rows::{BATCH_BYTES_MAX, Batch, ExternalId, Outcome};

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 
+use super::jobs::{Job, Jobs};
 use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
-use super::jobs::{Job, Jobs};
 use crate::collections::options::SegmentOptions;
 use crate::collections::spec::Spec;
 use crate::collections::work::{Done, Work};
@@ -46,8 +46,8 @@ impl Shared {
         opened.iter().map(|slot| u64::from(slot.close_if_idle())).sum()
     }
 
-    /// Closes the collection that was used least recently of those that nobody changes now, but for one. Returns whether
-    /// there was any.
+    /// Closes the collection that was used least recently of those that nobody changes now, but for one. Returns
+    /// whether there was any.
     fn evict(&self, except: u64) -> bool {
         let mut opened = self.opened.lock().unwrap_or_else(|e| e.into_inner());
         opened.retain(|slot| slot.upgrade().is_some_and(|slot| slot.opened().is_some()));

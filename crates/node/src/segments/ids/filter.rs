@@ -49,7 +49,8 @@ impl Filter {
 
     /// Whether an id may be there. One that was taken in always may.
     pub(super) fn may_have(&self, id: &[u8]) -> bool {
-        self.places(id).all(|bit| self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1))
+        self.places(id)
+            .all(|bit| self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1))
     }
 
     fn places(&self, id: &[u8]) -> impl Iterator<Item = u64> + use<> {

@@ -3,12 +3,15 @@
 //! The place of an id in that order is its *ordinal*, which is the id by which the index knows the row. So one table
 //! says which row an id has, and which id a row has.
 //!
-//! | part | content, little-endian |
-//! |---|---|
-//! | pages | entries as they fit into 4 KiB: `u16` bytes of the id, the id as it ends a key, `u64` sequence number, `u32` row of the index; then `u64` xxh3 of the page |
-//! | directory | for each page `u64` place, `u32` bytes, `u64` ordinal of its first entry, `u16` bytes of that id, the id |
-//! | filter | words of a Bloom filter over all ids |
-//! | end | `u64` rows, `u64` place of the directory, `u64` place of the filter, `u64` xxh3 of directory and filter, `u64` xxh3 of the end so far, 8 bytes `SANNIDS1` |
+//! All numbers are little-endian.
+//!
+//! - Pages of 4 KiB, or of one entry that is longer. An entry is `u16` bytes of the id, the id as it ends a key, `u64`
+//!   sequence number, `u32` row of the index. A page ends with `u64` xxh3 of itself.
+//! - The directory: for each page `u64` place, `u32` bytes, `u64` ordinal of its first entry, `u16` bytes of that id,
+//!   the id.
+//! - The words of a Bloom filter over all ids.
+//! - The end: `u64` rows, `u64` place of the directory, `u64` place of the filter, `u64` xxh3 of directory and filter,
+//!   `u64` xxh3 of the end so far, 8 bytes `SANNIDS1`.
 
 mod filter;
 mod write;
@@ -17,6 +20,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use stratann_storage::input::open_regular;
 use stratann_storage::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -79,7 +83,7 @@ impl IdTable {
     /// # Errors
     /// `Corrupt` for a file that is none, or is cut or changed; `Io`.
     pub(crate) fn open(path: &Path) -> Result<IdTable> {
-        let file = File::open(path).map_err(|e| Error::io("opening", path, &e))?;
+        let file = open_regular(path, 0).map_err(|e| Error::io("opening", path, &e))?;
         let length = file.metadata().map_err(|e| Error::io("opening", path, &e))?.len();
         let read = |at: u64, bytes: u64| read(path, &file, at, bytes);
         let end_at = length.checked_sub(END_BYTES as u64).ok_or_else(|| damaged(path, "it is cut"))?;
@@ -101,7 +105,8 @@ impl IdTable {
             return Err(damaged(path, "its directory differs from its checksum"));
         }
         let (directory, words) = tables.split_at((filter_at - directory_at) as usize);
-        let pages = pages(directory, directory_at, rows).ok_or_else(|| damaged(path, "its directory cannot be"))?;
+        let pages =
+            pages(directory, directory_at, rows).ok_or_else(|| damaged(path, "its directory cannot be"))?;
         if words.len() as u64 != 8 * Filter::words_for(rows) {
             return Err(damaged(path, "its filter is of another size"));
         }
@@ -169,7 +174,9 @@ impl IdTable {
     pub(crate) fn behind(&self, id: &ExternalId) -> Result<u64> {
         let mut wanted = Vec::with_capacity(17);
         id.append(&mut wanted);
-        let Some(at) = self.pages.partition_point(|page| page.id <= wanted).checked_sub(1) else { return Ok(0) };
+        let Some(at) = self.pages.partition_point(|page| page.id <= wanted).checked_sub(1) else {
+            return Ok(0);
+        };
         let page = &self.pages[at];
         let bytes = self.page(page)?;
         Ok(page.first + entries(&bytes).take_while(|(id, _, _)| *id <= wanted.as_slice()).count() as u64)
@@ -302,7 +309,8 @@ mod tests {
     fn many() -> Vec<ExternalId> {
         let numbers = (0..1000).map(|number| ExternalId::Number(3 * number));
         let uuids = (0..200u8).map(|byte| ExternalId::Uuid([byte; 16]));
-        let texts = (0..300).map(|number| ExternalId::Text(format!("{number:03}{}", "x".repeat(number % 252))));
+        let texts =
+            (0..300).map(|number| ExternalId::Text(format!("{number:03}{}", "x".repeat(number % 252))));
         numbers.chain(uuids).chain(texts).collect()
     }
 

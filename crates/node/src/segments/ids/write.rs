@@ -52,7 +52,9 @@ impl IdWriter {
     pub(crate) fn push(&mut self, entry: &Entry) -> Result<()> {
         if self.rows > 0 && entry.id <= self.last {
             let path = self.path.display();
-            return Err(Error::corrupt(format!("{path}: its ids would be out of order; nothing is published")));
+            return Err(Error::corrupt(format!(
+                "{path}: its ids would be out of order; nothing is published"
+            )));
         }
         if self.page.len() + ENTRY_BYTES + entry.id.len() + SUM_BYTES > PAGE_BYTES {
             self.end_page()?;
