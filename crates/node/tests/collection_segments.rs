@@ -139,6 +139,29 @@ fn the_background_keeps_segments_few_while_points_change() {
 }
 
 #[test]
+fn a_collection_whose_memory_is_full_makes_room_by_a_checkpoint() {
+    let place = place();
+    // The memory is full long before there are as many points as a checkpoint usually has.
+    let segments = SegmentOptions { in_background: true, ..SegmentOptions::default() };
+    let small = Options { deltas_bytes: 1 << 20, segments, ..options() };
+    let node = Node::open(place.path(), &small, &Quiet).unwrap();
+    let points = node.create_collection("points", SMALL).unwrap();
+    let (mut refused, begin) = (0, std::time::Instant::now());
+    for first in (0..12_000).step_by(500) {
+        let ids: Vec<_> = (first..first + 500).map(number).collect();
+        while let Err(e) = points.upsert(&ids, &filled(first).repeat(500)) {
+            assert!(e.kind == Kind::Busy && e.retry_after_s() == Some(1), "{e}");
+            assert!(begin.elapsed() < std::time::Duration::from_secs(100), "no room is made");
+            refused += 1;
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+    assert!(refused > 0 && points.count().unwrap() == 12_000);
+    assert!(!points.facts().unwrap().segments.is_empty());
+    node.verify("points").unwrap();
+}
+
+#[test]
 fn damage_of_a_segment_stops_its_collection_alone_and_names_the_file() {
     let files = {
         let place = place();

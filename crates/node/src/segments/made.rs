@@ -134,7 +134,7 @@ pub(super) fn write(
         ));
     }
     let parent = folder.parent().unwrap_or(folder);
-    [&path, folder, parent].into_iter().try_for_each(|folder| sync_folder(folder))?;
+    [&*path, folder, parent].into_iter().try_for_each(sync_folder)?;
     let ids = file_entry(&folder.join(IDS))?;
     let vectors = vectors.map(|_| file_entry(&folder.join(VECTORS))).transpose()?;
     let manifest = index.manifest();

@@ -60,7 +60,7 @@ impl Jobs {
         let threads = self.threads();
         // Without a thread it is asked for again by the next change.
         let thread = threads[job as usize].as_ref();
-        if !thread.is_some_and(|thread| thread.asked.send(slot.clone()).is_ok()) {
+        if thread.is_none_or(|thread| thread.asked.send(slot.clone()).is_err()) {
             slot.is_asked[job as usize].store(false, Ordering::Release);
         }
     }

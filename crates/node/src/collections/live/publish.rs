@@ -3,6 +3,7 @@
 //! What changes while a segment is made is found again when it is published: rows that died meanwhile are dead rows of
 //! the new segment from its first moment on.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use stratann_core::sieve::Sieve;
@@ -45,7 +46,9 @@ impl Slot {
         if waiting >= CHECKPOINTS_MAX {
             // Merges are behind. Points wait in memory, and changes are refused once there are too many.
             shared.jobs.ask(shared, self, Job::Merge);
-        } else if shared.options.is_checkpoint_due(&self.spec, &state) {
+        } else if self.is_full.swap(false, Ordering::AcqRel)
+            || shared.options.is_checkpoint_due(&self.spec, &state)
+        {
             self.checkpoint(shared, progress)?;
         }
         Ok(())

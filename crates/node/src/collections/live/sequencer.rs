@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
 use super::jobs::Job;
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
 use crate::collections::budget::Reserved;
 use crate::collections::delta::{Change, Reader, State};
-use crate::collections::error::{Error, Result};
+use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, encode_point, id_bytes};
 use crate::collections::spec::Spec;
 use crate::collections::work::{Deleted, Done, Upserted, Work};
@@ -22,6 +23,7 @@ impl Slot {
     /// Makes a change, and returns when it is durable and can be found.
     pub(crate) fn change(self: &Arc<Slot>, shared: &Arc<Shared>, work: Work) -> Result<Done> {
         shared.rows.check_process()?;
+        self.note_use(shared);
         let (reply, done) = sync_channel(1);
         let mut queue = self.queue();
         queue.waiting.push_back(Waiting { work, reply });
@@ -75,7 +77,10 @@ impl Slot {
         for waiting in &group {
             match resolver.resolve(&waiting.work) {
                 Ok(work) => resolved.push((waiting, work)),
-                Err(e) => answer(waiting, Err(e.of_collection(&self.name))),
+                Err(e) => {
+                    self.is_full.fetch_or(e.kind == Kind::Busy, Ordering::AcqRel);
+                    answer(waiting, Err(e.of_collection(&self.name)));
+                }
             }
         }
         let after = resolver.manifest;
@@ -114,7 +119,8 @@ impl Slot {
     /// Has a checkpoint made when there are enough points in memory for one.
     fn ask_for_checkpoint(self: &Arc<Slot>, shared: &Arc<Shared>) {
         let state = self.opened().map(|live| live.delta.state());
-        if state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state)) {
+        let is_due = state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state));
+        if is_due || self.is_full.load(Ordering::Acquire) {
             shared.jobs.ask(shared, self, Job::Checkpoint);
         }
     }

@@ -125,6 +125,8 @@ pub(crate) struct Slot {
     is_dropped: AtomicBool,
     /// Whether it was used since idle collections were closed last.
     is_used: AtomicBool,
+    /// Whether a change was refused for want of room, which a checkpoint makes.
+    pub(crate) is_full: AtomicBool,
     /// Number of its last use among those of all collections.
     last_use: AtomicU64,
     /// Held while a job of its kind runs.
@@ -147,6 +149,7 @@ impl Slot {
             live: RwLock::default(),
             is_dropped: false.into(),
             is_used: false.into(),
+            is_full: false.into(),
             last_use: 0.into(),
             running: Default::default(),
             is_asked: Default::default(),
@@ -171,15 +174,20 @@ impl Slot {
     pub(crate) fn live(self: &Arc<Slot>, shared: &Shared) -> Result<Arc<Live>> {
         shared.rows.check_process()?;
         self.check_dropped()?;
-        self.is_used.store(true, Ordering::Release);
-        self.last_use.store(shared.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.note_use(shared);
         match self.opened() {
             Some(live) => Ok(live),
             None => self.live_in_turn(shared, &mut self.turn()),
         }
     }
 
-    /// The same for whoever has the turn.
+    /// Notes that the collection is used now.
+    pub(crate) fn note_use(&self, shared: &Shared) {
+        self.is_used.store(true, Ordering::Release);
+        self.last_use.store(shared.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// As [`Slot::live`], for whoever has the turn.
     pub(crate) fn live_in_turn(self: &Arc<Slot>, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
         self.check_dropped()?;
         if let Some(live) = self.opened().filter(|_| turn.unknown.is_none() && !turn.is_stale) {
