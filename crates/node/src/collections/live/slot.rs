@@ -230,7 +230,7 @@ impl Slot {
         turn.is_stale = false;
         *self.live.write().unwrap_or_else(|e| e.into_inner()) = Some(live.clone());
         let mut opened = shared.opened.lock().unwrap_or_else(|e| e.into_inner());
-        if earlier_is_none {
+        if !opened.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(self))) {
             opened.push(Arc::downgrade(self));
         }
         Ok(live)
