@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a program that reports")]
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -89,22 +90,67 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
     mixed(setting, &points)?;
     describe(&points)?;
     report("recall", &[("after", recall(setting, &points)?)]);
-    let before = bytes_of(&setting.folder);
-    points.compact(&Quiet)?;
-    std::thread::sleep(Duration::from_secs(1));
-    let (after, segments) = (bytes_of(&setting.folder), bytes_of(&setting.folder.join("s")));
-    let of = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    report(
-        "space",
-        &[("before_mib", of(before)), ("compact_mib", of(after)), ("segments_mib", of(segments))],
-    );
     drop((points, node));
+    // Nothing is written when a folder is closed, so it opens as after a kill.
     let begin = Instant::now();
     let node = Node::open(&setting.folder, options, &Quiet)?;
     let opened = begin.elapsed().as_secs_f64();
     let points = node.collection("points")?;
     points.search(setting.query(0), K)?;
     report("open", &[("node_s", opened), ("first_search_s", begin.elapsed().as_secs_f64())]);
+    overwrite(setting, &points)?;
+    lone(setting, &points)?;
+    let before = bytes_of(&setting.folder);
+    points.compact(&Quiet)?;
+    let (after, segments) = (bytes_of(&setting.folder), bytes_of(&setting.folder.join("s")));
+    let of = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+    report(
+        "space",
+        &[("before_mib", of(before)), ("compact_mib", of(after)), ("segments_mib", of(segments))],
+    );
+    Ok(())
+}
+
+/// Rewrites points by chance for five seconds.
+fn overwrite(setting: &Setting, points: &Collection) -> Result<()> {
+    let (begin, mut rows, mut waits, mut noise) = (Instant::now(), 0, 0, 1u64);
+    while begin.elapsed() < Duration::from_secs(5) {
+        let mut next = || {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (noise >> 33) % setting.rows
+        };
+        let ids: Vec<u64> = (0..BATCH).map(|_| next()).collect();
+        let vectors = ids.iter().flat_map(|id| setting.vector(*id)).collect();
+        waits += write(points, &(ids.into_iter().map(ExternalId::Number).collect(), vectors))?;
+        rows += BATCH;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    report("overwrite", &[("rows_per_s", rows as f64 / seconds), ("waits", waits as f64)]);
+    Ok(())
+}
+
+/// Durable changes of one point, in turns with as many bytes that are appended to a file and synced.
+fn lone(setting: &Setting, points: &Collection) -> Result<()> {
+    let path = setting.folder.with_extension("appended");
+    let failed = |e: std::io::Error| stratann_storage::Error::io("appending to", &path, &e);
+    let mut file = std::fs::File::create(&path).map_err(failed)?;
+    let (mut ours, mut appended) = (Vec::new(), Vec::new());
+    for id in 0..200 {
+        let vector = setting.vector(id);
+        let begin = Instant::now();
+        points.upsert(&[ExternalId::Number(id)], &vector)?;
+        ours.push(begin.elapsed());
+        let begin = Instant::now();
+        file.write_all(&vector).and_then(|()| file.sync_data()).map_err(failed)?;
+        appended.push(begin.elapsed());
+    }
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64() * 1e6
+    };
+    let (ours, appended) = (median(&mut ours), median(&mut appended));
+    report("lone", &[("upsert_us", ours), ("append_us", appended), ("ratio", ours / appended)]);
+    std::fs::remove_file(&path).map_err(|e| stratann_storage::Error::io("removing", &path, &e))?;
     Ok(())
 }
 
