@@ -248,7 +248,7 @@ fn kill_again_and_again(kills: u64) {
 
 #[test]
 fn changes_survive_kills() {
-    kill_again_and_again(20);
+    kill_again_and_again(50);
 }
 
 #[test]

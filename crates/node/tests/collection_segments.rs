@@ -162,6 +162,41 @@ fn a_collection_whose_memory_is_full_makes_room_by_a_checkpoint() {
 }
 
 #[test]
+fn a_folder_that_is_copied_while_it_is_open_is_whole_or_refused() {
+    let place = place();
+    let folder = place.path().join("data");
+    let node = Node::open(&folder, &busy_options(), &Quiet).unwrap();
+    let points = node.create_collection("points", SMALL).unwrap();
+    let end = std::sync::atomic::AtomicBool::new(false);
+    let mut whole = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..u64::MAX {
+                if end.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                let ids: Vec<_> = (0..10).map(|at| number((round * 7 + at) % 300)).collect();
+                points.upsert(&ids, &filled(round).repeat(10)).unwrap();
+            }
+        });
+        let _ends = Ends(&end);
+        for time in 0..6 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let copy = place.path().join(format!("copy {time}"));
+            // A file may go while it is copied.
+            let copied = std::process::Command::new("cp").arg("-r").arg(&folder).arg(&copy).output().unwrap();
+            let opened = open(&copy).and_then(|node| node.verify("points").map(|verified| verified.points));
+            match opened {
+                Ok(points) => whole += u64::from(points <= 300),
+                Err(e) => assert_eq!(e.kind, CORRUPT, "{e} ({copied:?})"),
+            }
+        }
+    });
+    eprintln!("{whole} of 6 copies are whole");
+    assert!(node.verify("points").is_ok());
+}
+
+#[test]
 fn damage_of_a_segment_stops_its_collection_alone_and_names_the_file() {
     let files = {
         let place = place();
