@@ -177,7 +177,7 @@ fn servers_fetch_their_parts_from_a_store_and_serve_them() {
     );
     for (text, said) in [
         ("store = \"store\"", "set data"),
-        ("data = \"d\"", "has no index"),
+        ("data = \"d\"", "collections are served; leave it out"),
         ("store = \"none\"\ndata = \"d\"", "holds no index"),
         ("store = \"store\"\ndata = \"d\"\netcd = [\"http://127.0.0.1:9\"]", "set both etcd and cluster"),
     ] {
