@@ -71,7 +71,7 @@ params! {
               places: Place::LOCAL, in_requests: false, also: &[Stage::Serve], level: Level::Research };
         /// Way to search several indexes as one, with --also, or the segments of a collection
         parts: PartsName = PartsName::Whole,
-            { places: Place::FOLDERS_AND_COLLECTIONS, in_requests: false, level: Level::Research };
+            { places: Place::LOCAL_AND_COLLECTIONS, in_requests: false, level: Level::Research };
     }
 }
 
