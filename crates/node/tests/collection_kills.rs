@@ -220,6 +220,9 @@ fn kill_again_and_again(kills: u64) {
         let begin = Instant::now();
         let node = open(&folder).unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
         opened.push(begin.elapsed());
+        if kill % 100 == 99 {
+            eprintln!("{} kills, opened in {:?}", kill + 1, begin.elapsed());
+        }
         segments += ["mixed", "shared"]
             .map(|name| collection(&node, name).facts().unwrap().segments.len())
             .iter()
