@@ -1,4 +1,4 @@
-//! Several indexes searched as one: what is known of some saves work in the others, and the recall is that of the whole.
+//! Several indexes searched as one: what is known of some saves work in the others, and recall is that of the whole.
 
 mod common;
 

@@ -241,7 +241,7 @@ fn kill_again_and_again(kills: u64) {
     }
     opened.sort();
     eprintln!(
-        "{kills} kills, {changes} changes told, {segments} segments; opened in {:?} to {:?}",
+        "{kills} kills, {changes} changes acknowledged, {segments} segments; opened in {:?} to {:?}",
         opened[0],
         opened.last()
     );

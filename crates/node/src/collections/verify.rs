@@ -68,7 +68,7 @@ fn compare(shared: &Shared, slot: &Slot, state: &State, progress: &dyn Progress)
         return Err(damaged(&Layout::key(collection), "it names others than the segments that are open"));
     }
     for own in &state.segments {
-        points += own.segment.verify(own.left.rows(), progress)?.rows;
+        points += own.segment.verify(own.left.rows(), progress)?;
     }
     check_ids_of_segments(state)?;
     if points != manifest.points || in_tail != manifest.tail_points {

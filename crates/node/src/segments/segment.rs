@@ -64,15 +64,6 @@ pub(crate) struct Segment {
     _memory: Box<dyn TakenMemory>,
 }
 
-/// What was compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verified {
-    /// Rows that are left.
-    pub(crate) rows: u64,
-    /// Their content.
-    pub(crate) content: Content,
-}
-
 impl Segment {
     /// Opens a segment.
     ///
@@ -103,8 +94,10 @@ impl Segment {
         let tables = manifest.planned_account(0).total() + ids.bytes() + in_memory;
         // What is read of a checkpoint are vectors of single points.
         let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
-        let taken = memory.take(tables, usable)?;
-        let cache_budget = if usable <= RESIDENT_BYTES { usable } else { taken.cache_bytes() };
+        // What is in memory whatever the budget is no cache, but has to have room.
+        let resident = if usable <= RESIDENT_BYTES { usable } else { 0 };
+        let taken = memory.take(tables + resident, usable - resident)?;
+        let cache_budget = resident + taken.cache_bytes();
         let search_reserve = Reserve::default();
         let options =
             OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
@@ -229,11 +222,11 @@ impl Segment {
         Ok(())
     }
 
-    /// Reads all rows, and compares them with what the rows of the collection say of them.
+    /// Reads all rows, and compares them with what the rows of the collection say of them. Returns how many are left.
     ///
     /// # Errors
     /// `Corrupt` for the first difference, which names the folder; `Io`; an interruption.
-    pub(crate) fn verify(&self, left: &Sieve, progress: &dyn Progress) -> Result<Verified> {
+    pub(crate) fn verify(&self, left: &Sieve, progress: &dyn Progress) -> Result<u64> {
         let mut hashes = vec![0; self.rows() as usize];
         let mut seen = 0;
         self.for_each_vector(progress, &mut |row, vector| {
@@ -242,7 +235,7 @@ impl Segment {
                 seen += 1;
             }
         })?;
-        let (mut all, mut verified) = (Content::default(), Verified::default());
+        let (mut all, mut rows_left) = (Content::default(), 0);
         let mut ids = 0;
         for entry in self.ids.from(0) {
             let entry = entry?;
@@ -250,10 +243,7 @@ impl Segment {
             let hash = hashes.get(entry.row as usize).copied();
             let hash = hash.ok_or_else(|| damaged(&self.folder, "an id has a row that does not exist"))?;
             all.add(&entry.id, entry.seq, hash);
-            if left.has(entry.row) {
-                verified.content.add(&entry.id, entry.seq, hash);
-                verified.rows += 1;
-            }
+            rows_left += u64::from(left.has(entry.row));
             ids += 1;
             if ids % 4096 == 0 {
                 progress.check_interrupted()?;
@@ -262,7 +252,7 @@ impl Segment {
         if seen != self.rows() || ids != self.rows() || all.to_text() != self.entry.content {
             return Err(damaged(&self.folder, "its points are others than those that it was made of"));
         }
-        Ok(verified)
+        Ok(rows_left)
     }
 
     /// Has its folder removed once nobody uses it.

@@ -74,7 +74,7 @@ impl Slot {
         self.end_segment(shared, number, made.is_err());
         made.map_err(|e| e.of_collection(&self.name))?;
         self.renew_coarse();
-        self.reclaim_tail(shared, sealed.seq)?;
+        self.reclaim(shared)?;
         shared.jobs.ask(shared, self, Job::Merge);
         Ok(())
     }
@@ -113,8 +113,10 @@ impl Slot {
         layout.segments.push(new.segment.entry.clone());
         let left = new.segment.rows() - new.dead.len() as u64;
         let after = without_tail(&state, sealed, left);
+        // Once it is published nothing fails, or a segment that is named would be removed.
+        let new = new.into_state()?;
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
-        live.delta.take_sealed_out(sealed.seq, Some(new.into_state()?));
+        live.delta.take_sealed_out(sealed.seq, Some(new));
         let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, 0));
         Ok(())
     }
@@ -252,18 +254,18 @@ impl Slot {
         let state = live.delta.state();
         let mut layout = turn.layout(&state, state.watermark);
         layout.segments.retain(|own| !numbers.contains(&own.number));
-        let mut after = state.manifest();
+        let after = state.manifest();
         let mut batch = Batch::new();
         let mut new = None;
         if let (Some(segment), Some(merged)) = (segment, merged) {
             let made = New { dead: died(&sources, &merged, &state), segment };
             layout.segments.push(made.segment.entry.clone());
             batch = self.write_deaths(shared, &made, &early)?;
-            new = Some(made);
+            // Once it is published nothing fails, or a segment that is named would be removed.
+            new = Some(made.into_state()?);
         }
-        after.points = state.points();
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
-        live.delta.replace_segments(&numbers, new.map(New::into_state).transpose()?);
+        live.delta.replace_segments(&numbers, new);
         chosen.iter().for_each(|own| own.segment.set_obsolete());
         Ok(())
     }
