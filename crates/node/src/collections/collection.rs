@@ -168,7 +168,8 @@ impl Collection {
         let delta_bytes = live.lock().bytes();
         let mut segments = state.segments.iter().map(SegmentFacts::of).collect::<Result<Vec<_>>>()?;
         segments.sort_by_key(|own| (std::cmp::Reverse(own.rows), own.number));
-        let trouble = self.slot.trouble.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let troubles = self.slot.trouble.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let trouble = troubles.into_iter().flatten().next();
         Ok(Facts {
             seq: state.seq,
             points: state.points(),

@@ -119,7 +119,7 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
         };
         let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
         let trouble = done.err().filter(|e| !is_interrupted(e));
-        *slot.trouble.lock().unwrap_or_else(|e| e.into_inner()) = trouble;
+        slot.trouble.lock().unwrap_or_else(|e| e.into_inner())[job as usize] = trouble;
     }
 }
 

@@ -386,15 +386,18 @@ impl Slot {
 
     /// Removes what killed jobs left: rows of the tail that are in segments, and segments that nobody names.
     pub(crate) fn reclaim(self: &Arc<Slot>, shared: &Shared) -> Result<()> {
-        let (layout, building) = {
+        let (layout, building, next) = {
             let mut turn = self.turn();
             self.live_in_turn(shared, &mut turn)?;
             let going_on = turn.building.iter().chain(&turn.begun).copied().collect::<Vec<_>>();
-            (super::opening::layout(&shared.rows, self.id)?, going_on)
+            (super::opening::layout(&shared.rows, self.id)?, going_on, turn.next_segment)
         };
         self.reclaim_tail(shared, layout.watermark)?;
         let is_known = |number: u64| {
-            building.contains(&number) || layout.segments.iter().any(|entry| entry.number == number)
+            // One from here on was begun after this looked.
+            number >= next
+                || building.contains(&number)
+                || layout.segments.iter().any(|entry| entry.number == number)
         };
         let mut from = Key::first(self.id, RowKind::Deletes);
         let end = Key::end(self.id, RowKind::Deletes);
@@ -409,17 +412,11 @@ impl Slot {
         let Ok(folders) = std::fs::read_dir(shared.folder_of(self.id)) else { return Ok(()) };
         for folder in folders.flatten() {
             let number = folder.file_name().to_str().and_then(|name| name.parse().ok());
-            if number.is_some_and(|number| {
-                !is_known(number) && number < layout.next_segment.max(self.next_segment())
-            }) {
+            if number.is_some_and(|number| !is_known(number)) {
                 let _ = std::fs::remove_dir_all(folder.path());
             }
         }
         Ok(())
-    }
-
-    fn next_segment(&self) -> u64 {
-        self.turn().next_segment
     }
 }
 

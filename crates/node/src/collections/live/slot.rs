@@ -133,8 +133,8 @@ pub(crate) struct Slot {
     pub(crate) running: [Mutex<()>; Job::KINDS],
     /// Whether a job of its kind waits.
     pub(crate) is_asked: [AtomicBool; Job::KINDS],
-    /// Why the last job failed, if it did.
-    pub(crate) trouble: Mutex<Option<Error>>,
+    /// Why the last job of its kind failed, if it did.
+    pub(crate) trouble: Mutex<[Option<Error>; Job::KINDS]>,
 }
 
 impl Slot {
