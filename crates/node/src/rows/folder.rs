@@ -1,10 +1,11 @@
 //! The data folder: its lock, its format, and the file that keeps some disk in reserve.
 
 use std::fs::{File, TryLockError};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use stratann_storage::budget::free_disk_bytes;
 use stratann_storage::{Error, ErrorKind, Progress, Result, durable, input};
@@ -21,6 +22,10 @@ const LOCK: &str = "LOCK";
 const RESERVE: &str = "reserve";
 /// A piece of the reserve that is written at once.
 const PIECE_BYTES: usize = 1 << 20;
+/// A process that is being started has the open files of the one that starts it for a moment, locks included.
+const STARTING: Duration = Duration::from_secs(2);
+/// Pause between two attempts to lock.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// A data folder that this process has locked.
 pub(super) struct Folder {
@@ -146,22 +151,26 @@ fn lock(path: &Path) -> Result<File> {
     let file = path.join(LOCK);
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
-    let mut lock = options.open(&file).map_err(|e| unusable(path, &e))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let _ = (&mut lock).take(32).read_to_string(&mut text);
-            let holder = match text.trim().parse::<u32>() {
-                Ok(process) => format!("process {process}, or one that it started,"),
-                Err(_) => "another process".to_string(),
+    let lock = options.open(&file).map_err(|e| unusable(path, &e))?;
+    let begin = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(e)) => return Err(Error::io("locking", &file, &e)),
+        }
+        let holder = holder(&lock);
+        if holder.is_none_or(|process| !may_be_its_child(process)) || begin.elapsed() > STARTING {
+            let holder = match holder {
+                Some(process) => format!("process {process}, or one that it started,"),
+                None => "another process".to_string(),
             };
             return Err(Error::bad_input(format!(
                 "{holder} has the data folder {} open; stop it, or ask it for the data over its address",
                 path.display()
             )));
         }
-        Err(TryLockError::Error(e)) => return Err(Error::io("locking", &file, &e)),
+        std::thread::sleep(PAUSE);
     }
     // In place and of one length: on a full disk it takes no new block. Where that fails, the lock is what counts.
     let text = format!("{:<15}\n", std::process::id());
@@ -169,6 +178,18 @@ fn lock(path: &Path) -> Result<File> {
         Err(e) if e.kind() != std::io::ErrorKind::StorageFull => Err(unusable(path, &e)),
         _ => Ok(lock),
     }
+}
+
+/// The process that wrote its number into the file of the lock last.
+fn holder(lock: &File) -> Option<u32> {
+    let mut text = [0; 16];
+    let count = lock.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(text.get(..count)?).ok()?.trim().parse().ok()
+}
+
+/// Whether the lock of a process may be with one that it started alone: this process, or one that has ended.
+fn may_be_its_child(process: u32) -> bool {
+    process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists()
 }
 
 fn unusable(path: &Path, e: &std::io::Error) -> Error {
@@ -236,6 +257,27 @@ mod tests {
         assert!(refusal(&path).contains("does not name a format"));
         std::fs::remove_file(path.join(FORMAT)).unwrap();
         assert!(refusal(&path).contains("holds unknown"));
+    }
+
+    #[test]
+    fn a_lock_that_a_starting_process_still_has_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::lock(place.path(), 0).unwrap();
+        let inherited = folder._lock.try_clone().unwrap();
+        drop(folder);
+        let begin = Instant::now();
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(inherited);
+        });
+        drop(Folder::lock(place.path(), 0).unwrap());
+        assert!(begin.elapsed() >= Duration::from_millis(50), "it was free at once");
+        freed.join().unwrap();
+        std::fs::write(place.path().join(LOCK), format!("{:<15}\n", 1)).unwrap();
+        let other = File::open(place.path().join(LOCK)).unwrap();
+        other.lock().unwrap();
+        let begin = Instant::now();
+        assert!(refusal(place.path()).contains("process 1,") && begin.elapsed() < STARTING);
     }
 
     #[test]
