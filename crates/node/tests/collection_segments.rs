@@ -339,6 +339,34 @@ fn a_merge_that_is_interrupted_leaves_everything_as_it_was() {
 }
 
 #[test]
+fn what_a_killed_process_left_is_done_at_the_next_opening_without_a_change() {
+    let place = place();
+    let node = open(place.path()).unwrap();
+    let points =
+        node.create_collection("points", Spec { kind: Some(IndexKind::DiskGraph), ..SMALL }).unwrap();
+    fill(&points, 0..5000);
+    points.checkpoint(&Quiet).unwrap();
+    fill(&points, 4000..6000);
+    assert!(points.compact(&Impatient(30.into())).is_err());
+    let is_begun = |file: &PathBuf| file.ends_with("merge.bin");
+    assert!(files_of_segments(place.path()).iter().any(is_begun));
+    drop((points, node));
+    let of_collection = std::fs::read_dir(place.path().join("s")).unwrap().next().unwrap().unwrap().path();
+    let left = of_collection.join("900");
+    std::fs::create_dir(&left).unwrap();
+    let segments = SegmentOptions { checkpoint_rows: 1_000_000, ..busy_options().segments };
+    let node = Node::open(place.path(), &Options { segments, ..options() }, &Quiet).unwrap();
+    let points = node.collection("points").unwrap();
+    assert_eq!(points.count().unwrap(), 6000);
+    let begin = std::time::Instant::now();
+    while left.exists() || files_of_segments(place.path()).iter().any(is_begun) {
+        assert!(begin.elapsed().as_secs() < 60, "{:?}", points.facts());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(node.verify("points").unwrap().points, 6000);
+}
+
+#[test]
 fn collections_that_were_not_used_for_longest_make_room() {
     let place = place();
     let names = ["a", "b", "c", "d"];

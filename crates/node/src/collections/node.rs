@@ -95,7 +95,8 @@ impl Node {
         let merges = options.segments.build_bytes.unwrap_or(0);
         let ledger = Ledger::new(options.ram_budget);
         let memory = Memory::new(ledger, options.rows.memory_bytes, options.deltas_bytes, merges)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|own| Shared {
+            own: own.clone(),
             rows,
             memory,
             options: options.segments,

@@ -17,7 +17,7 @@ pub(crate) use ids::Place;
 pub(crate) use layout::{Layout, SegmentEntry};
 pub(crate) use made::{Making, Point, from_points};
 pub(crate) use merge::{Merged, Source, merge};
-pub(crate) use policy::{Sized, next_merge};
+pub(crate) use policy::{Level, Sized, next_merge};
 pub(crate) use scanned::WantedRows;
 pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, folder_of};
 pub(crate) use unfinished::Unfinished;

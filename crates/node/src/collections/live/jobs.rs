@@ -49,7 +49,7 @@ impl Jobs {
     }
 
     /// Has a job done for a collection, unless it is asked for already.
-    pub(crate) fn ask(&self, shared: &Arc<Shared>, slot: &Arc<Slot>, job: Job) {
+    pub(crate) fn ask(&self, shared: &Shared, slot: &Arc<Slot>, job: Job) {
         if !shared.options.in_background || self.is_stopped.load(Ordering::Acquire) {
             return;
         }
@@ -66,13 +66,13 @@ impl Jobs {
     }
 
     /// Starts the thread of a kind of jobs, unless it runs.
-    pub(crate) fn start(&self, shared: &Arc<Shared>, job: Job) {
+    pub(crate) fn start(&self, shared: &Shared, job: Job) {
         let thread = &mut self.threads()[job as usize];
         if thread.is_some() || !shared.options.in_background {
             return;
         }
         let (asked, jobs) = channel();
-        let (weak, is_stopped) = (Arc::downgrade(shared), self.is_stopped.clone());
+        let (weak, is_stopped) = (shared.own.clone(), self.is_stopped.clone());
         let named = std::thread::Builder::new().name(format!("{job:?}").to_lowercase());
         let started = named.spawn(move || work(&weak, job, &jobs, &is_stopped));
         *thread = started.ok().map(|handle| Thread { asked, handle });

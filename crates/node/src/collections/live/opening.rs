@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use stratann_engine::index::LeftRows;
 
+use super::jobs::Job;
+use super::publish::sized;
 use super::slot::{Shared, Slot, Turn};
 use crate::collections::budget::Reserved;
 use crate::collections::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
@@ -12,7 +15,12 @@ use crate::collections::error::{Error, Result};
 use crate::collections::point::{Manifest, Place, decode_point, id_bytes};
 use crate::collections::spec::Spec;
 use crate::rows::{CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
-use crate::segments::{Layout, Segment, SegmentEntry, SegmentMemory, folder_of};
+use crate::segments::{
+    Layout, Level, Segment, SegmentEntry, SegmentMemory, Sized, Unfinished, folder_of, next_merge,
+};
+
+/// Segments get smaller numbers; a folder of a larger one is none of ours.
+const NUMBERS_MAX: u64 = u64::MAX / 2;
 
 /// Reads the manifest; that of a collection without changes where there is none.
 ///
@@ -191,4 +199,37 @@ fn open_segments(
         Ok(SegmentState { segment, left })
     };
     layout.segments.iter().map(open).collect()
+}
+
+impl Slot {
+    /// Notes a merge that an earlier process began, if there is one, and gives no number again that has a folder.
+    pub(crate) fn find_begun(&self, shared: &Shared, turn: &mut Turn, state: &State) {
+        let folders = std::fs::read_dir(shared.folder_of(self.id)).into_iter().flatten().flatten();
+        let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse::<u64>().ok());
+        let is_free = |number: &u64| state.segment(*number).is_none() && !turn.building.contains(number);
+        let left: Vec<u64> = numbers.filter(|number| *number < NUMBERS_MAX).filter(is_free).collect();
+        let is_begun =
+            |number: &u64| Unfinished::read(&folder_of(&shared.folder_of(self.id), *number)).is_some();
+        turn.begun = left.iter().copied().find(is_begun).or(turn.begun);
+        let next = left.iter().max().map_or(0, |last| last + 1);
+        turn.next_segment = turn.next_segment.max(next);
+    }
+
+    /// Asks for what an earlier process left undone: its leftovers, points for a segment, merges.
+    pub(crate) fn ask_after_opening(self: &Arc<Slot>, shared: &Shared, is_begun: bool, state: &State) {
+        let has_folder = shared.folder_of(self.id).is_dir();
+        self.is_unswept.store(has_folder, Ordering::Release);
+        if has_folder || shared.options.is_checkpoint_due(&self.spec, state) {
+            shared.jobs.ask(shared, self, Job::Checkpoint);
+        }
+        if is_begun || due(shared, state).is_some() {
+            shared.jobs.ask(shared, self, Job::Merge);
+        }
+    }
+}
+
+/// The merge of a state that is due.
+pub(super) fn due(shared: &Shared, state: &State) -> Option<Level> {
+    let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
+    next_merge(&sizes, shared.options.first_rows)
 }

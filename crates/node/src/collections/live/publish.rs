@@ -11,6 +11,7 @@ use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
 use super::jobs::Job;
+use super::opening::due;
 use super::slot::{Live, Shared, Slot, Turn};
 use crate::collections::delta::{SegmentState, State};
 use crate::collections::error::{Error, Kind, Result};
@@ -18,7 +19,7 @@ use crate::collections::point::{Manifest, Place};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
     self, Layout, Making, Merged, Point, Segment, SegmentEntry, SegmentMemory, Sized, Source, Unfinished,
-    folder_of, next_merge,
+    folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -36,12 +37,11 @@ struct New {
 
 impl Slot {
     /// Writes the points in memory into a segment when there are enough of them.
-    pub(crate) fn checkpoint_due(
-        self: &Arc<Slot>,
-        shared: &Arc<Shared>,
-        progress: &dyn Progress,
-    ) -> Result<()> {
+    pub(crate) fn checkpoint_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         let state = self.live(shared)?.delta.state();
+        if self.is_unswept.swap(false, Ordering::AcqRel) {
+            self.reclaim(shared)?;
+        }
         let waiting = state.segments.iter().filter(|own| own.segment.entry.level == 0).count();
         if waiting >= CHECKPOINTS_MAX {
             // Merges are behind. Points wait in memory, and changes are refused once there are too many.
@@ -55,7 +55,7 @@ impl Slot {
     }
 
     /// Writes all points in memory into a segment.
-    pub(crate) fn checkpoint(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn checkpoint(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         let _running = self.running(Job::Checkpoint);
         let (live, sealed, number) = {
             let mut turn = self.turn();
@@ -171,17 +171,16 @@ impl Slot {
     }
 
     /// Merges segments as long as some are due.
-    pub(crate) fn merge_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         while self.merge_next(shared, progress, |state| {
-            let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
-            let next = next_merge(&sizes, shared.options.first_rows)?;
+            let next = due(shared, state)?;
             Some((next.segments.iter().map(|&at| state.segments[at].clone()).collect(), next.level))
         })? {}
         Ok(())
     }
 
     /// Merges all segments into one, unless there is one alone without dead rows.
-    pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         while self.merge_next(shared, progress, |state| {
             let is_done =
                 state.segments.iter().all(|own| sized(own).dead == 0 && own.segment.entry.level > 0);
@@ -194,7 +193,7 @@ impl Slot {
     /// Merges the segments that `choose` names. Returns whether there were any.
     fn merge_next(
         self: &Arc<Slot>,
-        shared: &Arc<Shared>,
+        shared: &Shared,
         progress: &dyn Progress,
         choose: impl Fn(&State) -> Option<(Vec<SegmentState>, u8)>,
     ) -> Result<bool> {
@@ -281,20 +280,6 @@ impl Slot {
         let sources = found.sources.into_iter().map(source).collect::<Option<Vec<_>>>()?;
         turn.building.insert(number);
         Some((sources, found.level, number))
-    }
-
-    /// Notes a merge that an earlier process began, if there is one.
-    pub(crate) fn find_begun(&self, shared: &Shared, turn: &mut Turn, state: &State) {
-        let folders = std::fs::read_dir(shared.folder_of(self.id)).into_iter().flatten().flatten();
-        let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse::<u64>().ok());
-        let is_free = |number: &u64| state.segment(*number).is_none() && !turn.building.contains(number);
-        let begun = numbers
-            .filter(is_free)
-            .find(|number| Unfinished::read(&folder_of(&shared.folder_of(self.id), *number)).is_some());
-        if let Some(number) = begun {
-            turn.next_segment = turn.next_segment.max(number.saturating_add(1));
-            turn.begun = Some(number);
-        }
     }
 
     /// Writes dead rows of a segment before it is published, and none but these.
@@ -474,7 +459,7 @@ fn died(sources: &[&Source], merged: &Merged, state: &State) -> Vec<u32> {
 }
 
 /// A segment as the order of merges sees it.
-fn sized(own: &SegmentState) -> Sized {
+pub(super) fn sized(own: &SegmentState) -> Sized {
     let left = u64::from(own.left.rows().count());
     Sized { level: own.segment.entry.level, left, dead: own.segment.rows() - left }
 }

@@ -21,7 +21,7 @@ use crate::segments::Layout;
 
 impl Slot {
     /// Makes a change, and returns when it is durable and can be found.
-    pub(crate) fn change(self: &Arc<Slot>, shared: &Arc<Shared>, work: Work) -> Result<Done> {
+    pub(crate) fn change(self: &Arc<Slot>, shared: &Shared, work: Work) -> Result<Done> {
         shared.rows.check_process()?;
         self.note_use(shared);
         let (reply, done) = sync_channel(1);
@@ -117,7 +117,7 @@ impl Slot {
     }
 
     /// Has a checkpoint made when there are enough points in memory for one.
-    fn ask_for_checkpoint(self: &Arc<Slot>, shared: &Arc<Shared>) {
+    fn ask_for_checkpoint(self: &Arc<Slot>, shared: &Shared) {
         let state = self.opened().map(|live| live.delta.state());
         let is_due = state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state));
         if is_due || self.is_full.load(Ordering::Acquire) {

@@ -19,6 +19,7 @@ use stratann_storage::Quiet;
 
 /// What all collections of a node share.
 pub(crate) struct Shared {
+    pub(crate) own: Weak<Shared>,
     pub(crate) rows: Rows,
     pub(crate) memory: Arc<Memory>,
     pub(crate) options: SegmentOptions,
@@ -127,6 +128,8 @@ pub(crate) struct Slot {
     is_used: AtomicBool,
     /// Whether a change was refused for want of room, which a checkpoint makes.
     pub(crate) is_full: AtomicBool,
+    /// Whether killed jobs may have left rows or segments that nobody names.
+    pub(crate) is_unswept: AtomicBool,
     /// Number of its last use among those of all collections.
     last_use: AtomicU64,
     /// Held while a job of its kind runs.
@@ -150,6 +153,7 @@ impl Slot {
             is_dropped: false.into(),
             is_used: false.into(),
             is_full: false.into(),
+            is_unswept: false.into(),
             last_use: 0.into(),
             running: Default::default(),
             is_asked: Default::default(),
@@ -232,6 +236,10 @@ impl Slot {
         let mut opened = shared.opened.lock().unwrap_or_else(|e| e.into_inner());
         if !opened.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(self))) {
             opened.push(Arc::downgrade(self));
+        }
+        drop(opened);
+        if earlier_is_none {
+            self.ask_after_opening(shared, turn.begun.is_some(), &live.delta.state());
         }
         Ok(live)
     }
