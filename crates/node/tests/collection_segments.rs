@@ -33,9 +33,9 @@ fn fill(points: &Collection, ids: std::ops::Range<u64>) {
     }
 }
 
-/// All files of the segments of the first collection.
+/// All files of segments.
 fn files_of_segments(folder: &Path) -> Vec<PathBuf> {
-    common::files(&folder.join("s"))
+    common::files(&folder.join("s")).into_iter().filter(|file| !file.ends_with("copy.bin")).collect()
 }
 
 /// Share of the nearest that a search finds, against the distances to all points.
@@ -231,6 +231,65 @@ fn damage_of_a_segment_stops_its_collection_alone_and_names_the_file() {
         node.create_collection(name, SMALL).unwrap();
         assert_eq!(node.verify(other).unwrap().points, 6000);
     }
+}
+
+#[test]
+fn segments_are_searched_where_the_engine_is_damaged_and_nothing_is_written() {
+    let place = place();
+    make_two(place.path());
+    let node = open(place.path()).unwrap();
+    node.create_collection("without segments", SMALL).unwrap();
+    let one = node.collection("one").unwrap();
+    one.delete(&(0..100).map(number).collect::<Vec<_>>()).unwrap();
+    one.checkpoint(&Quiet).unwrap();
+    // A delete is nothing for a checkpoint; the next one counts both.
+    fill(&one, 7000..7010);
+    one.checkpoint(&Quiet).unwrap();
+    let known = one.search(&filled(3), 5).unwrap().hits;
+    fill(&one, 8000..8020);
+    drop((one, node));
+    let engine = place.path().join("db");
+    let whole = common::files(&engine).into_iter().map(|file| (file.clone(), std::fs::read(&file).unwrap()));
+    let whole: Vec<_> = whole.collect();
+    let mut salvaged = 0;
+    for (hurt, bytes) in &whole {
+        let flipped: Vec<u8> = bytes.iter().map(|byte| byte ^ 0x55).collect();
+        std::fs::write(hurt, flipped).unwrap();
+        let before = common::files(&place.path().join("s"));
+        let opened = open(place.path());
+        let (node, what) = (opened.unwrap_or_else(|e| panic!("{}: {e}", hurt.display())), hurt.display());
+        if let Some(why) = node.why_read_only() {
+            salvaged += 1;
+            assert!(why.contains("(one, two), and nothing is written"), "{why}");
+            assert_eq!(node.collections().unwrap().len(), 2);
+            let one = node.collection("one").unwrap();
+            assert_eq!(
+                (one.count().unwrap(), one.search(&filled(3), 5).unwrap().hits),
+                (5910, known.clone())
+            );
+            assert!(one.get(&[number(99)]).unwrap()[0].is_none(), "a deleted point came back");
+            let refused = one.upsert(&[number(1)], &filled(1)).unwrap_err();
+            assert!(refused.kind == CORRUPT && refused.message.contains("nothing is written"), "{refused}");
+            let refused = [
+                one.delete(&[number(200)]).map(|_| ()),
+                one.compact(&Quiet).map(|_| ()),
+                node.create_collection("three", SMALL).map(|_| ()),
+                node.drop_collection("two").map(|_| ()),
+            ];
+            assert!(
+                refused.iter().all(|done| done.as_ref().is_err_and(|e| e.kind == CORRUPT)),
+                "{refused:?}"
+            );
+            assert_eq!(node.verify("two").unwrap().points, 6000);
+        }
+        drop(node);
+        assert_eq!(before, common::files(&place.path().join("s")), "{what}");
+        whole.iter().for_each(|(file, bytes)| std::fs::write(file, bytes).unwrap());
+    }
+    assert!(salvaged > 2, "{salvaged}");
+    let node = open(place.path()).unwrap();
+    assert!(node.why_read_only().is_none());
+    assert_eq!(node.verify("one").unwrap().points, 5930);
 }
 
 /// Two collections with a segment each.

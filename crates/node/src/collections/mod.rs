@@ -13,6 +13,7 @@ mod node;
 mod options;
 mod parts;
 mod point;
+mod salvage;
 #[cfg(test)]
 mod seeds;
 mod spec;

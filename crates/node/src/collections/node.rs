@@ -12,6 +12,7 @@ use super::collection::Collection;
 use super::error::{Error, Kind, Result};
 use super::live::{Job, Jobs, Shared, Slot};
 use super::options::SegmentOptions;
+use super::salvage::{self, Left};
 use super::spec::{Spec, check_name};
 use super::verify::{self, Verified};
 use crate::rows::{self, Batch, Key, Outcome, Rows};
@@ -81,27 +82,42 @@ pub struct Node {
 
 impl Node {
     /// Opens a data folder, or makes one, and removes what earlier drops left. Collections are opened at their first
-    /// use.
+    /// use. Where the storage engine is damaged, segments that a checkpoint or a merge left are searched, and nothing is
+    /// written; [`Node::why_read_only`] tells.
     ///
     /// # Errors
     /// As [`Rows::open`]; `Corrupt` for a damaged catalogue.
     pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Node> {
-        let rows = Rows::open(folder, &options.rows, progress)?;
-        Node::on(rows, folder, options, progress)
+        let (rows, salvaged) = match Rows::open(folder, &options.rows, progress) {
+            Err(e) if e.kind == ErrorKind::Corrupt => {
+                salvage::open(folder, &folder.join(SEGMENTS), e, (&options.rows, progress))?
+            }
+            rows => (rows?, Left::new()),
+        };
+        Node::on((rows, salvaged), folder, options, progress)
     }
 
     /// The collections of rows that are open.
-    pub(super) fn on(rows: Rows, folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Node> {
+    pub(super) fn on(
+        (rows, salvaged): (Rows, Left),
+        folder: &Path,
+        options: &Options,
+        progress: &dyn Progress,
+    ) -> Result<Node> {
         let merges = options.segments.build_bytes.unwrap_or(0);
         let ledger = Ledger::new(options.ram_budget);
         let memory = Memory::new(ledger, options.rows.memory_bytes, options.deltas_bytes, merges)?;
+        let in_background = options.segments.in_background && rows.why_read_only().is_none();
+        let segments = SegmentOptions { in_background, ..options.segments };
         let shared = Arc::new_cyclic(|own| Shared {
             own: own.clone(),
             rows,
             memory,
-            options: options.segments,
+            options: segments,
             folder: folder.join(SEGMENTS),
             jobs: Jobs::default(),
+            salvaged,
+            copying: Mutex::default(),
             opened: Mutex::default(),
             uses: 0.into(),
         });
@@ -116,7 +132,9 @@ impl Node {
         if !dropped.is_empty() {
             progress.stage("removing dropped collections", dropped.len() as u64, "collections");
         }
-        node.remove_unknown_folders();
+        if node.why_read_only().is_none() {
+            node.remove_unknown_folders();
+        }
         for id in dropped {
             if let Some(e) = node.remove_rows(id).unfinished {
                 progress.note(&format!("a dropped collection is not wholly removed: {e}"));
@@ -218,6 +236,12 @@ impl Node {
             return 0;
         }
         self.shared.close_idle()
+    }
+
+    /// Why collections are searched as they were and nothing is written: the storage engine is damaged. `None` for a
+    /// data folder that is whole.
+    pub fn why_read_only(&self) -> Option<&str> {
+        self.shared.rows.why_read_only().map(|why| &*why.message)
     }
 
     /// Bytes that are reserved for the points of open collections.

@@ -62,7 +62,7 @@ fn open(folder: &Path) -> Result<Node> {
     let rows = rows::Options { memory_bytes: rows::MEMORY_BYTES_MIN, reserve_bytes: 0 };
     let options = Options { rows, deltas_bytes: 1 << 20, segments, ram_budget: None };
     let rows = Rows::open_on(folder, &options.rows, &fake::FAKE, &Quiet)?;
-    Node::on(rows, folder, &options, &Quiet)
+    Node::on((rows, salvage::Left::new()), folder, &options, &Quiet)
 }
 
 impl World {

@@ -54,6 +54,13 @@ impl Batch {
         self.changes.insert(key, None);
     }
 
+    /// Adds the changes of another batch.
+    pub(crate) fn append(&mut self, mut other: Batch) {
+        self.changes.append(&mut other.changes);
+        self.bytes += other.bytes;
+        self.puts |= other.puts;
+    }
+
     /// Bytes of all keys and values that were given.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -16,6 +16,7 @@ mod log;
 mod memory;
 mod open;
 mod options;
+mod read_only;
 mod tip;
 
 use std::path::Path;
@@ -84,12 +85,25 @@ impl Rows {
         kind: &'static EngineKind,
         progress: &dyn Progress,
     ) -> Result<Rows> {
-        let core = Arc::new(Core::open(folder, options, kind, progress)?);
+        Rows::with(folder, Core::open(folder, options, kind, progress)?)
+    }
+
+    fn with(folder: &Path, core: Core) -> Result<Rows> {
+        let core = Arc::new(core);
         let of_thread = core.clone();
         let spawned =
             std::thread::Builder::new().name("stratann-log".into()).spawn(move || of_thread.run_log());
         let thread = spawned.map_err(|e| Error::io("starting a thread for", folder, &e))?;
         Ok(Rows { core, thread: Some(thread) })
+    }
+
+    /// Rows of a data folder whose engine is damaged: these alone, which are read and never written. `why` is the error
+    /// of each change.
+    ///
+    /// # Errors
+    /// `BadInput` when another process has the folder; `Io`.
+    pub(crate) fn read_only(folder: &Path, options: &Options, rows: Batch, why: Error) -> Result<Rows> {
+        Rows::with(folder, Core::read_only(folder, options, rows, why)?)
     }
 
     /// Writes a batch, and returns when it is durable or has failed. Waiting batches share a sync; a lone one does not
@@ -216,6 +230,11 @@ impl Rows {
     /// Whether everything is refused until the rows are opened again.
     pub fn stand_still(&self) -> bool {
         self.core.read_state().engine().is_err()
+    }
+
+    /// Why nothing can be written, whatever is done; `None` for rows that are whole.
+    pub(crate) fn why_read_only(&self) -> Option<&Error> {
+        self.core.why_read_only.as_ref()
     }
 
     /// Refuses a process that was forked from the one that opened the folder.

@@ -10,11 +10,13 @@ use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result, durable};
 use super::batch::{self, Batch};
 use super::counters::{Counts, add};
 use super::engine::{Engine, EngineKind, Trouble, Written};
+use super::fjall::FJALL;
 use super::folder::Folder;
 use super::key::{Key, RowKind};
 use super::log::{Outcome, Queue, Waiting, merged};
 use super::memory::Memory;
 use super::options::Options;
+use super::read_only::ReadOnly;
 use super::tip::Tip;
 
 /// Free disk below which nothing but removals is admitted, besides room for the tables in memory and a merge of them.
@@ -33,8 +35,11 @@ pub(super) struct Core {
     pub(super) memory: Memory,
     pub(super) queue: Queue,
     pub(super) counts: Counts,
+    /// Why nothing is written; `None` for rows that are whole.
+    pub(super) why_read_only: Option<Error>,
     folder: Folder,
-    tip: Tip,
+    /// `None` where nothing is written.
+    tip: Option<Tip>,
     kind: &'static EngineKind,
     state: RwLock<State>,
     /// Number of the last group that was begun in this process.
@@ -92,13 +97,34 @@ impl Core {
         let process = std::process::id();
         let state = State { engine: None, stopped: None, last_group: 0.into(), lost_groups: Vec::new() };
         let (queue, counts, state) = (Queue::default(), Counts::default(), RwLock::new(state));
-        let core = Core { memory, queue, counts, folder, tip, kind, state, begun: 0.into(), process };
+        let (tip, why_read_only, begun) = (Some(tip), None, 0.into());
+        let core = Core { memory, queue, counts, why_read_only, folder, tip, kind, state, begun, process };
         if is_new {
             core.create_engine()?;
         }
         core.open_engine(&mut core.write_state(), named.unwrap_or(0), progress)?;
         core.folder.keep_reserve(core.headroom(), progress);
         Ok(core)
+    }
+
+    /// Rows that are read and never written.
+    pub(super) fn read_only(path: &Path, options: &Options, rows: Batch, why: Error) -> Result<Core> {
+        let rows = rows.changes.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        let engine: Box<dyn Engine> = Box::new(ReadOnly(rows.collect()));
+        let state =
+            State { engine: Some(engine), stopped: None, last_group: 0.into(), lost_groups: Vec::new() };
+        Ok(Core {
+            memory: Memory::of(options.memory_bytes)?,
+            queue: Queue::default(),
+            counts: Counts::default(),
+            why_read_only: Some(why),
+            folder: Folder::lock(path, options.reserve_bytes)?,
+            tip: None,
+            kind: &FJALL,
+            state: RwLock::new(state),
+            begun: 0.into(),
+            process: std::process::id(),
+        })
     }
 
     /// Refuses a forked child: the threads that write are not there, and the folder is its parent's.
@@ -177,16 +203,26 @@ impl Core {
             None => 0,
         };
         let said = format!("was cut there, and copied to {} before", self.folder.log_copy().display());
-        self.tip.check(acknowledged, last_group, &place, &said)?;
+        self.check_tip(acknowledged, last_group, &said)?;
         let _ = std::fs::remove_file(self.folder.log_copy());
         engine.settle().map_err(failed)?;
         // A group that was written and never acknowledged is there now.
-        let _ = self.tip.write(last_group);
+        self.note_tip(last_group);
         progress.advance(bytes);
         state.last_group.store(last_group, Ordering::Release);
         self.begun.fetch_max(last_group, Ordering::AcqRel);
         state.engine = Some(engine);
         Ok(())
+    }
+
+    fn note_tip(&self, group: u64) {
+        // An older number is harmless.
+        self.tip.iter().for_each(|tip| _ = tip.write(group));
+    }
+
+    fn check_tip(&self, acknowledged: u64, last_group: u64, log: &str) -> Result<()> {
+        let tip = self.tip.as_ref();
+        tip.map_or(Ok(()), |tip| tip.check(acknowledged, last_group, &self.folder.engine(), log))
     }
 
     /// Checks that the log does not end at damage, behind which acknowledged batches stand, and cuts off a batch that
@@ -198,7 +234,7 @@ impl Core {
         // A log without a whole batch may just have been begun: the groups before are in files of the engine.
         let last = end.last.as_deref().filter(|_| end.is_cut);
         let last = last.and_then(|stored| batch::unseal(&key, stored).ok()).and_then(number);
-        last.map_or(Ok(()), |last| self.tip.check(acknowledged, last, &place, "was left as it is"))?;
+        last.map_or(Ok(()), |last| self.check_tip(acknowledged, last, "was left as it is"))?;
         if let Some((log, _)) =
             end.whole.as_ref().filter(|_| end.is_cut && last.is_none() && acknowledged > 0)
         {
@@ -220,6 +256,9 @@ impl Core {
     }
 
     fn write_group(&self, group: Vec<Waiting>) {
+        if let Some(why) = &self.why_read_only {
+            return self.refuse(group, &Outcome::NotWritten(why.clone()));
+        }
         let state = self.read_state();
         let engine = match state.engine() {
             Ok(engine) => engine,
@@ -238,8 +277,7 @@ impl Core {
         add(&self.counts.syncs, 1);
         let (trouble, unknown) = match engine.write(&mut changes.into_iter(), bytes) {
             Written::Durable => {
-                // An older number is harmless.
-                let _ = self.tip.write(number);
+                self.note_tip(number);
                 state.last_group.store(number, Ordering::Release);
                 add(&self.counts.groups, 1);
                 add(&self.counts.batches, group.len() as u64);

@@ -4,6 +4,7 @@
 //! in these rows.
 
 mod content;
+mod copy;
 mod ids;
 mod layout;
 mod made;
@@ -13,6 +14,7 @@ mod scanned;
 mod segment;
 mod unfinished;
 
+pub(crate) use copy::LayoutCopy;
 pub(crate) use ids::Place;
 pub(crate) use layout::{Layout, SegmentEntry};
 pub(crate) use made::{Making, Point, from_points};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 
 use super::jobs::Job;
@@ -16,7 +17,7 @@ use crate::collections::point::{Manifest, Place, decode_point, id_bytes};
 use crate::collections::spec::Spec;
 use crate::rows::{CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
 use crate::segments::{
-    Layout, Level, Segment, SegmentEntry, SegmentMemory, Sized, Unfinished, folder_of, next_merge,
+    Layout, LayoutCopy, Level, Segment, SegmentEntry, SegmentMemory, Sized, Unfinished, folder_of, next_merge,
 };
 
 /// Segments get smaller numbers; a folder of a larger one is none of ours.
@@ -192,6 +193,9 @@ fn open_segments(
                 Arc::new(Segment::open(&folder_of(&folder, entry.number), entry, memory)?)
             }
         };
+        if let Some(left) = shared.salvaged.get(&(slot.id, entry.number)) {
+            return Ok(SegmentState { segment, left: LeftRows::new(left.clone()) });
+        }
         let ordinals = dead.get(&entry.number).map(Vec::as_slice).unwrap_or_default();
         let mut rows = segment.rows_of(ordinals)?;
         rows.sort_unstable();
@@ -213,6 +217,22 @@ impl Slot {
         turn.begun = left.iter().copied().find(is_begun).or(turn.begun);
         let next = left.iter().max().map_or(0, |last| last + 1);
         turn.next_segment = turn.next_segment.max(next);
+    }
+
+    /// Copies what the rows say of segments, for a day on which they are damaged. A copy that cannot be written is
+    /// harmless: the next one is tried again.
+    pub(crate) fn copy_layout(&self, shared: &Shared, next_segment: u64) {
+        let _copying = shared.copying.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(state) = self.opened().map(|live| live.delta.state()) else { return };
+        let copy = LayoutCopy {
+            collection: self.id,
+            seq: state.seq,
+            name: self.name.clone(),
+            spec: self.spec.encode(),
+            layout: Layout::new(state.watermark, next_segment, state.entries()),
+            left: state.segments.iter().map(|own| Sieve::clone(own.left.rows())).collect(),
+        };
+        let _ = copy.write(&shared.folder_of(self.id));
     }
 
     /// Asks for what an earlier process left undone: its leftovers, points for a segment, merges.

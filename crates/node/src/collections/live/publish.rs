@@ -56,6 +56,7 @@ impl Slot {
 
     /// Writes all points in memory into a segment.
     pub(crate) fn checkpoint(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
+        shared.check_writable()?;
         let _running = self.running(Job::Checkpoint);
         let (live, sealed, number) = {
             let mut turn = self.turn();
@@ -73,6 +74,7 @@ impl Slot {
         }
         self.end_segment(shared, number, made.is_err());
         made.map_err(|e| e.of_collection(&self.name))?;
+        self.copy_layout(shared, number + 1);
         self.renew_coarse();
         self.reclaim(shared)?;
         shared.jobs.ask(shared, self, Job::Merge);
@@ -197,6 +199,7 @@ impl Slot {
         progress: &dyn Progress,
         choose: impl Fn(&State) -> Option<(Vec<SegmentState>, u8)>,
     ) -> Result<bool> {
+        shared.check_writable()?;
         let _running = self.running(Job::Merge);
         let (chosen, level, number) = {
             let mut turn = self.turn();
@@ -265,6 +268,9 @@ impl Slot {
         }
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
         live.delta.replace_segments(&numbers, new);
+        drop(turn);
+        // While it names segments, they are there.
+        self.copy_layout(shared, number + 1);
         chosen.iter().for_each(|own| own.segment.set_obsolete());
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
 use crate::collections::options::SegmentOptions;
+use crate::collections::salvage::Left;
 use crate::collections::spec::Spec;
 use crate::collections::work::{Done, Work};
 use crate::rows::Rows;
@@ -26,6 +27,10 @@ pub(crate) struct Shared {
     /// Folder with a folder for each collection.
     pub(crate) folder: PathBuf,
     pub(crate) jobs: Jobs,
+    /// Rows that are left of segments, where the rows that say so are damaged.
+    pub(crate) salvaged: Left,
+    /// Held while what the rows say of segments is copied.
+    pub(crate) copying: Mutex<()>,
     /// Collections that were opened, some of which are closed again.
     pub(crate) opened: Mutex<Vec<Weak<Slot>>>,
     /// Counts uses, so that collections have an order of them.
@@ -36,6 +41,11 @@ impl Shared {
     /// Folder of the segments of a collection.
     pub(crate) fn folder_of(&self, collection: u64) -> PathBuf {
         self.folder.join(format!("{collection:016x}"))
+    }
+
+    /// Refuses changes of rows that cannot be written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.rows.why_read_only().map_or(Ok(()), |why| Err(why.clone().into()))
     }
 
     /// Closes collections that were not used since the last call. Returns how many.
