@@ -187,3 +187,25 @@ fn a_full_tail_is_opened_after_a_kill() {
     let folder_bytes: u64 = common::files(&left).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     eprintln!("{} MiB of files", folder_bytes >> 20);
 }
+
+#[test]
+fn the_log_of_openings_that_write_little_does_not_grow() {
+    let place = tempfile::tempdir().unwrap();
+    let mut rows = open(place.path()).unwrap();
+    let log_bytes = || {
+        let files = common::files(&place.path().join("db")).into_iter();
+        let logs = files.filter(|file| file.extension().is_some_and(|ending| ending == "jnl"));
+        logs.map(|file| fs::metadata(file).unwrap().len()).sum::<u64>()
+    };
+    for number in 0..20 {
+        let mut batch = Batch::new();
+        batch.put(tail(1, 7), &common::value(number, 0, 60_000));
+        batch.put(tail(1, 1000 + number), b"kept");
+        rows.write(batch).durable().unwrap();
+        drop(rows);
+        rows = open(place.path()).unwrap();
+        assert!(log_bytes() < 100_000, "{number}: {}", log_bytes());
+        assert_eq!(rows.get(&tail(1, 7)).unwrap().unwrap(), common::value(number, 0, 60_000));
+    }
+    assert!((0..20).all(|number| rows.get(&tail(1, 1000 + number)).unwrap().is_some()));
+}

@@ -196,9 +196,9 @@ impl Query {
         }
     }
 
-    /// Whether rows say nothing of the query, as far as one knows by now.
-    fn is_unlike(&self, calibration: &Calibration, metric: Metric, k: usize) -> bool {
-        let distances = [self.smallest[0], self.smallest[PROBE_RESULTS - 1]];
+    /// Whether rows say nothing of the query, as far as one knows by now. No result is farther than `bound`.
+    fn is_unlike(&self, calibration: &Calibration, metric: Metric, (k, bound): (usize, f32)) -> bool {
+        let distances = [self.smallest[0], self.smallest[PROBE_RESULTS - 1]].map(|own| own.min(bound));
         calibration.is_unlike(distances.map(|distance| self.relative(metric, distance)), k)
     }
 
@@ -271,6 +271,7 @@ impl Lists {
         query.smallest = [f32::INFINITY; PROBE_RESULTS];
         let factor_max = self.calibration.factor(effort.recall, effort.k);
         let mut scanned = Scanned::default();
+        let asked = (effort.k, points.limit());
         for next in 0..query.order.len() {
             let (distance, at) = query.order[next];
             let Some(list) = self.lists.get(at as usize) else { continue };
@@ -279,7 +280,7 @@ impl Lists {
                 let limit = code_scale(metric, limit);
                 let is_beyond = query.is_beyond(coarse, (distance, list), limit);
                 let is_far = query.factor(metric, (at, list), limit) > factor_max;
-                if is_beyond || is_far && !query.is_unlike(&self.calibration, metric, effort.k) {
+                if is_beyond || is_far && !query.is_unlike(&self.calibration, metric, asked) {
                     continue;
                 }
             }

@@ -23,7 +23,63 @@ pub(super) struct Answered {
     pub(super) delta: DeltaStats,
 }
 
-/// Searches a state: the points in memory first, whose distances bound the search of the segments.
+/// Where a result is.
+enum Found<'a> {
+    /// In memory.
+    Point(ExternalId),
+    /// In a segment, whose ids are read once it is known which results are left.
+    Row(&'a SegmentState, u64),
+}
+
+/// Results of a query so far, nearest first: `k` of them, and others as far as the last one.
+#[derive(Default)]
+struct Nearest<'a> {
+    found: Vec<(f32, Found<'a>)>,
+}
+
+/// Results of all queries so far.
+struct Searched<'a> {
+    nearest: Vec<Nearest<'a>>,
+    stats: QueryStats,
+    searching: Searching,
+}
+
+impl<'a> Nearest<'a> {
+    /// Takes results of a part in.
+    fn join(&mut self, found: impl Iterator<Item = (f32, Found<'a>)>, k: usize) {
+        let bound = self.bound(k);
+        let before = self.found.len();
+        self.found.extend(found.filter(|(distance, _)| *distance <= bound));
+        if self.found.len() > before {
+            self.found.sort_by(|one, two| one.0.total_cmp(&two.0));
+            let bound = self.bound(k);
+            let left = self.found.partition_point(|(distance, _)| *distance <= bound);
+            self.found.truncate(left);
+        }
+    }
+
+    /// The distance beyond which nothing is a result.
+    fn bound(&self, k: usize) -> f32 {
+        self.found.get(k - 1).map_or(f32::INFINITY, |last| last.0)
+    }
+
+    /// The results with their ids. Ties are in the order of ids.
+    fn into_hits(self, k: usize) -> Result<Vec<Hit>> {
+        let hit = |(distance, found)| {
+            let id = match found {
+                Found::Point(id) => id,
+                Found::Row(own, ordinal) => own.segment.id(ordinal)?.0,
+            };
+            Ok(Hit { id, distance })
+        };
+        let mut hits = self.found.into_iter().map(hit).collect::<Result<Vec<_>>>()?;
+        hits.sort_by(|one, two| one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id)));
+        hits.truncate(k);
+        Ok(hits)
+    }
+}
+
+/// Searches a state: where most rows are first, whose distances bound the search of the others.
 ///
 /// # Errors
 /// Damage of a segment; no memory; `Io`.
@@ -33,62 +89,76 @@ pub(super) fn search(
     queries: &[u8],
     options: &SearchOptions,
 ) -> Result<Answered> {
-    let each = queries.chunks_exact(spec.row_bytes());
-    let all_rows = options.scan_all_in_memory;
-    let wanted = Wanted { k: options.k, recall: options.recall, bound: f32::INFINITY, all_rows };
-    let mut searching = Searching::default();
-    let hits = each.map(|query| state.nearest(spec, query, &wanted, &mut searching)).collect();
-    let mut all = Answered { hits, stats: QueryStats::default(), delta: searching.stats };
+    let count = queries.len() / spec.row_bytes();
+    let mut all = Searched {
+        nearest: (0..count).map(|_| Nearest::default()).collect(),
+        stats: QueryStats::default(),
+        searching: Searching::default(),
+    };
     let segments = state.segments.iter().filter(|own| own.left.rows().count() > 0);
     let is_scanned = |own: &&SegmentState| own.segment.scanned.is_some() && !options.scan_all_in_memory;
     let (scanned, segments): (Vec<_>, Vec<_>) = segments.partition(is_scanned);
-    for own in scanned {
-        let found = queries.chunks_exact(spec.row_bytes()).zip(&mut all.hits);
-        found.into_iter().try_for_each(|(query, hits)| scan(own, (query, hits), options, &mut searching))?;
-    }
-    all.delta = searching.stats;
-    if !segments.is_empty() {
+    let rows_of = |some: &[&SegmentState]| some.iter().map(|own| own.segment.rows()).sum::<u64>();
+    if rows_of(&segments) >= state.rows() + rows_of(&scanned) {
+        search_segments(&segments, queries, options, &mut all)?;
+        search_memory(state, &scanned, (spec, queries, options), &mut all);
+    } else {
+        search_memory(state, &scanned, (spec, queries, options), &mut all);
         search_segments(&segments, queries, options, &mut all)?;
     }
-    Ok(all)
+    let hits = all.nearest.into_iter().map(|own| own.into_hits(options.k)).collect::<Result<_>>()?;
+    Ok(Answered { hits, stats: all.stats, delta: all.searching.stats })
+}
+
+/// Searches the points in memory and the checkpoints.
+fn search_memory<'a>(
+    state: &State,
+    scanned: &[&'a SegmentState],
+    (spec, queries, options): (&Spec, &[u8], &SearchOptions),
+    all: &mut Searched<'a>,
+) {
+    let Searched { nearest, searching, .. } = all;
+    for (query, nearest) in queries.chunks_exact(spec.row_bytes()).zip(nearest) {
+        let (k, recall) = (options.k, options.recall);
+        let wanted = Wanted { k, recall, bound: nearest.bound(k), all_rows: options.scan_all_in_memory };
+        let found = state.nearest(spec, query, &wanted, searching);
+        nearest.join(found.into_iter().map(|hit| (hit.distance, Found::Point(hit.id))), k);
+        for own in scanned {
+            scan(own, (query, nearest), options, searching);
+        }
+    }
 }
 
 /// Searches a checkpoint, whose rows are in memory.
-fn scan(
-    own: &SegmentState,
-    (query, hits): (&[u8], &mut Vec<Hit>),
+fn scan<'a>(
+    own: &'a SegmentState,
+    (query, nearest): (&[u8], &mut Nearest<'a>),
     options: &SearchOptions,
     searching: &mut Searching,
-) -> Result<()> {
-    let Some(rows) = &own.segment.scanned else { return Ok(()) };
-    let bound = hits.get(options.k - 1).map_or(f32::INFINITY, |last| last.distance);
-    let wanted = WantedRows { left: own.left.rows(), k: options.k, recall: options.recall, bound };
+) {
+    let Some(rows) = &own.segment.scanned else { return };
+    let (k, recall) = (options.k, options.recall);
+    let wanted = WantedRows { left: own.left.rows(), k, recall, bound: nearest.bound(k) };
     let found = rows.search(query, &wanted, &mut searching.query);
     searching.stats.rows += own.segment.rows();
     searching.stats.lists += found.scanned.lists;
     searching.stats.codes += found.scanned.codes;
     searching.stats.distances += found.distances;
     // The numbers of rows of a checkpoint are ordinals.
-    for (distance, row) in found.rows {
-        let (id, _) = own.segment.id(u64::from(row))?;
-        hits.push(Hit { id, distance });
-    }
-    nearest_first(hits, options.k);
-    Ok(())
-}
-
-fn nearest_first(hits: &mut Vec<Hit>, k: usize) {
-    hits.sort_by(|one, two| one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id)));
-    hits.truncate(k);
+    let found = found.rows.into_iter().map(|(distance, row)| (distance, Found::Row(own, u64::from(row))));
+    nearest.join(found, k);
 }
 
 /// Searches segments as one, and joins their results with those that are there.
-fn search_segments(
-    segments: &[&SegmentState],
+fn search_segments<'a>(
+    segments: &[&'a SegmentState],
     queries: &[u8],
     options: &SearchOptions,
-    all: &mut Answered,
+    all: &mut Searched<'a>,
 ) -> Result<()> {
+    if segments.is_empty() {
+        return Ok(());
+    }
     let together = Together::new(segments.iter().map(|own| &own.segment.index))?;
     let asked = EngineOptions {
         k: options.k,
@@ -103,9 +173,9 @@ fn search_segments(
     let filters = segments.iter().enumerate().map(filter).collect::<stratann_storage::Result<Vec<_>>>()?;
     let filters: Vec<_> =
         filters.iter().map(|filter| filter.as_ref().map_or(Filters::None, Filters::Shared)).collect();
-    let known: Vec<Vec<f32>> =
-        all.hits.iter().map(|hits| hits.iter().map(|hit| hit.distance).collect()).collect();
-    let known = if all.hits.iter().all(Vec::is_empty) { &[][..] } else { &known };
+    let distances = |own: &Nearest<'_>| own.found.iter().map(|(distance, _)| *distance).collect();
+    let known: Vec<Vec<f32>> = all.nearest.iter().map(distances).collect();
+    let known = if known.iter().all(Vec::is_empty) { &[][..] } else { &known };
     let (answers, _) = together.search_parts(queries, (&filters, known), &asked, &Quiet)?;
     for (own, answers) in segments.iter().zip(&answers) {
         join(own, answers, options.k, all)?;
@@ -114,7 +184,7 @@ fn search_segments(
 }
 
 /// Joins the results of a segment with those that are there.
-fn join(own: &SegmentState, answers: &Answers, k: usize, all: &mut Answered) -> Result<()> {
+fn join<'a>(own: &'a SegmentState, answers: &Answers, k: usize, all: &mut Searched<'a>) -> Result<()> {
     if let Some((query, why)) = answers.failed.first() {
         return Err(Error::corrupt(format!(
             "{}: query {query} has no answer: {why}",
@@ -122,16 +192,9 @@ fn join(own: &SegmentState, answers: &Answers, k: usize, all: &mut Answered) -> 
         )));
     }
     all.stats.add(&answers.stats);
-    for (query, hits) in all.hits.iter_mut().enumerate() {
-        // They are in order, and one that is farther than all that are wanted needs no id.
-        let most = hits.get(k - 1).map_or(f32::INFINITY, |last| last.distance);
-        for (ordinal, distance) in answers.results(query) {
-            if distance <= most {
-                let (id, _) = own.segment.id(ordinal)?;
-                hits.push(Hit { id, distance: distance + 0.0 });
-            }
-        }
-        nearest_first(hits, k);
+    for (query, nearest) in all.nearest.iter_mut().enumerate() {
+        let found = answers.results(query);
+        nearest.join(found.map(|(ordinal, distance)| (distance + 0.0, Found::Row(own, ordinal))), k);
     }
     Ok(())
 }

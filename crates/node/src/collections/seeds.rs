@@ -59,7 +59,7 @@ struct World {
 
 fn open(folder: &Path) -> Result<Node> {
     let segments = SegmentOptions { in_background: false, threads: 1, ..SegmentOptions::default() };
-    let rows = rows::Options { memory_bytes: rows::MEMORY_BYTES_MIN, reserve_bytes: 0 };
+    let rows = rows::Options { memory_bytes: rows::MEMORY_BYTES_MIN, reserve_bytes: 0, log_bytes_kept: 0 };
     let options = Options { rows, deltas_bytes: 1 << 20, segments, ram_budget: None };
     let rows = Rows::open_on(folder, &options.rows, &fake::FAKE, &Quiet)?;
     Node::on((rows, salvage::Left::new()), folder, &options, &Quiet)

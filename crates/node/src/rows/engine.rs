@@ -51,6 +51,8 @@ pub(crate) struct LogEnd {
     pub(crate) last: Option<Vec<u8>>,
     /// Whether something follows that is no batch: one that was being written, or damage.
     pub(crate) is_cut: bool,
+    /// Bytes of all whole batches.
+    pub(crate) bytes: u64,
     /// The newest file of the log, and the bytes of its whole batches.
     pub(crate) whole: Option<(PathBuf, u64)>,
 }
@@ -66,4 +68,6 @@ pub(crate) struct EngineKind {
     pub(crate) end_of_log: fn(&Path, &Key) -> io::Result<LogEnd>,
     /// Removes what follows the last whole batch of a log.
     pub(crate) cut_log: fn(&LogEnd) -> io::Result<()>,
+    /// Removes all batches from the log of an engine that is settled and closed.
+    pub(crate) empty_log: fn(&Path) -> io::Result<()>,
 }

@@ -11,7 +11,7 @@ use super::memory::Memory;
 
 /// The engine.
 pub(crate) const FAKE: EngineKind =
-    EngineKind { open, end_of_log: |_, _| Ok(LogEnd::default()), cut_log: |_| Ok(()) };
+    EngineKind { open, end_of_log: |_, _| Ok(LogEnd::default()), cut_log: |_| Ok(()), empty_log: |_| Ok(()) };
 
 type Group = Vec<(Key, Option<Vec<u8>>)>;
 

@@ -41,6 +41,7 @@ pub(super) struct Core {
     /// `None` where nothing is written.
     tip: Option<Tip>,
     kind: &'static EngineKind,
+    log_bytes_kept: u64,
     state: RwLock<State>,
     /// Number of the last group that was begun in this process.
     begun: AtomicU64,
@@ -97,8 +98,19 @@ impl Core {
         let process = std::process::id();
         let state = State { engine: None, stopped: None, last_group: 0.into(), lost_groups: Vec::new() };
         let (queue, counts, state) = (Queue::default(), Counts::default(), RwLock::new(state));
-        let (tip, why_read_only, begun) = (Some(tip), None, 0.into());
-        let core = Core { memory, queue, counts, why_read_only, folder, tip, kind, state, begun, process };
+        let core = Core {
+            memory,
+            queue,
+            counts,
+            why_read_only: None,
+            folder,
+            tip: Some(tip),
+            kind,
+            log_bytes_kept: options.log_bytes_kept,
+            state,
+            begun: 0.into(),
+            process,
+        };
         if is_new {
             core.create_engine()?;
         }
@@ -121,6 +133,7 @@ impl Core {
             folder: Folder::lock(path, options.reserve_bytes)?,
             tip: None,
             kind: &FJALL,
+            log_bytes_kept: 0,
             state: RwLock::new(state),
             begun: 0.into(),
             process: std::process::id(),
@@ -190,9 +203,9 @@ impl Core {
         }
         let bytes = bytes_below(&place);
         progress.stage("opening the storage engine", bytes, "bytes");
-        self.check_log(acknowledged)?;
+        let log_bytes = self.check_log(acknowledged)?;
         let failed = |trouble| engine_error(&place, trouble);
-        let engine = (self.kind.open)(&place, &self.memory).map_err(failed)?;
+        let mut engine = (self.kind.open)(&place, &self.memory).map_err(failed)?;
         // The engine syncs what is below its folder. The name of the folder, and that of the tip, are synced here.
         durable::sync_folder(self.folder.path())?;
         let key = group_key();
@@ -206,6 +219,11 @@ impl Core {
         self.check_tip(acknowledged, last_group, &said)?;
         let _ = std::fs::remove_file(self.folder.log_copy());
         engine.settle().map_err(failed)?;
+        if log_bytes > self.log_bytes_kept {
+            drop(engine);
+            (self.kind.empty_log)(&place).map_err(|e| Error::io("emptying the log in", &place, &e))?;
+            engine = (self.kind.open)(&place, &self.memory).map_err(failed)?;
+        }
         // A group that was written and never acknowledged is there now.
         self.note_tip(last_group);
         progress.advance(bytes);
@@ -226,8 +244,8 @@ impl Core {
     }
 
     /// Checks that the log does not end at damage, behind which acknowledged batches stand, and cuts off a batch that
-    /// was being written.
-    fn check_log(&self, acknowledged: u64) -> Result<()> {
+    /// was being written. Returns the bytes of the others.
+    fn check_log(&self, acknowledged: u64) -> Result<u64> {
         let (place, key) = (self.folder.engine(), group_key());
         let read = (self.kind.end_of_log)(&place, &key);
         let end = read.map_err(|e| Error::io("reading the log in", &place, &e))?;
@@ -241,7 +259,8 @@ impl Core {
             // Whether it is damaged is known once the engine is open.
             std::fs::copy(log, self.folder.log_copy()).map_err(|e| Error::io("copying", log, &e))?;
         }
-        (self.kind.cut_log)(&end).map_err(|e| Error::io("cutting the log in", &place, &e))
+        (self.kind.cut_log)(&end).map_err(|e| Error::io("cutting the log in", &place, &e))?;
+        Ok(end.bytes)
     }
 
     /// Writes groups until the queue is closed.

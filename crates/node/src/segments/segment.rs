@@ -85,7 +85,7 @@ impl Segment {
             return Err(damaged(folder, "its index is another one than the collection names"));
         }
         open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
-        let ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
+        let mut ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
         if ids.rows() != entry.rows {
             return Err(damaged(folder, "its ids are not as many as its rows"));
         }
@@ -94,10 +94,16 @@ impl Segment {
         let tables = manifest.planned_account(0).total() + ids.bytes() + in_memory;
         // What is read of a checkpoint are vectors of single points.
         let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
+        let all = usable + ids.pages_bytes();
         // What is in memory whatever the budget is no cache, but has to have room.
-        let resident = if usable <= RESIDENT_BYTES { usable } else { 0 };
-        let taken = memory.take(tables + resident, usable - resident)?;
-        let cache_budget = resident + taken.cache_bytes();
+        let resident = if usable <= RESIDENT_BYTES { all } else { 0 };
+        let taken = memory.take(tables + resident, all - resident)?;
+        let mut cache_budget = resident + taken.cache_bytes();
+        // A result needs its id. Where not all fits, the pages of ids are read one by one.
+        if cache_budget >= all {
+            ids.load().map_err(missing)?;
+            cache_budget = usable;
+        }
         let search_reserve = Reserve::default();
         let options =
             OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
@@ -237,7 +243,9 @@ impl Segment {
         })?;
         let (mut all, mut rows_left) = (Content::default(), 0);
         let mut ids = 0;
-        for entry in self.ids.from(0) {
+        // Those in memory say nothing of the file.
+        let table = IdTable::open(&self.folder.join(IDS))?;
+        for entry in table.from(0) {
             let entry = entry?;
             self.decode(&entry.id)?;
             let hash = hashes.get(entry.row as usize).copied();

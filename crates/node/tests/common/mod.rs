@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Small enough that tables in memory become files after a few MiB.
 pub fn options() -> Options {
-    Options { memory_bytes: 32 << 20, reserve_bytes: 1 << 20 }
+    Options { memory_bytes: 32 << 20, reserve_bytes: 1 << 20, log_bytes_kept: 1 << 10 }
 }
 
 pub fn open(folder: &Path) -> Result<Rows> {

@@ -36,6 +36,7 @@ pub(super) fn end_of_log(folder: &Path, key: &Key) -> io::Result<LogEnd> {
         let of_file = end_of_file(&path, key.as_bytes())?;
         end.last = of_file.last.or(end.last);
         end.is_cut |= of_file.is_cut;
+        end.bytes += of_file.bytes;
         end.whole = of_file.whole;
     }
     Ok(end)
@@ -48,6 +49,21 @@ pub(super) fn cut_log(end: &LogEnd) -> io::Result<()> {
     };
     let file = File::options().write(true).open(path)?;
     file.set_len(*bytes)?;
+    file.sync_all()
+}
+
+/// Removes all batches. The engine begins another file at 64 MB, but counts what this process wrote alone: the log of
+/// processes that write little would grow for ever. An empty file stays: without one the engine would count its
+/// sequence numbers from 0 on.
+pub(super) fn empty_log(folder: &Path) -> io::Result<()> {
+    let mut files = log_files(folder)?;
+    let newest = files.pop();
+    for path in files {
+        std::fs::remove_file(path)?;
+    }
+    let Some(newest) = newest else { return Ok(()) };
+    let file = File::options().write(true).open(newest)?;
+    file.set_len(0)?;
     file.sync_all()
 }
 
@@ -80,6 +96,7 @@ fn end_of_file(path: &Path, key: &[u8]) -> io::Result<LogEnd> {
         at = file.stream_position()?;
     }
     end.whole = Some((path.to_path_buf(), at));
+    end.bytes = at;
     file.seek(SeekFrom::Start(at))?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {

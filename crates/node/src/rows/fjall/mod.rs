@@ -43,8 +43,12 @@ pub(super) struct Fjall {
 }
 
 /// The engine, as the rows open it.
-pub(super) const FJALL: EngineKind =
-    EngineKind { open, end_of_log: journal::end_of_log, cut_log: journal::cut_log };
+pub(super) const FJALL: EngineKind = EngineKind {
+    open,
+    end_of_log: journal::end_of_log,
+    cut_log: journal::cut_log,
+    empty_log: journal::empty_log,
+};
 
 /// Opens a database, or creates one.
 fn open(folder: &Path, memory: &Memory) -> Result<Box<dyn Engine>, Trouble> {

@@ -16,6 +16,7 @@
 mod filter;
 mod write;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -75,6 +76,8 @@ pub(crate) struct IdTable {
     rows: u64,
     pages: Vec<Page>,
     filter: Filter,
+    /// All pages in memory, each of which was compared with its checksum.
+    loaded: Option<Vec<u8>>,
 }
 
 impl IdTable {
@@ -110,7 +113,7 @@ impl IdTable {
         if words.len() as u64 != 8 * Filter::words_for(rows) {
             return Err(damaged(path, "its filter is of another size"));
         }
-        Ok(IdTable { path: path.into(), rows, pages, filter: Filter::from_bytes(words), file })
+        Ok(IdTable { path: path.into(), rows, pages, filter: Filter::from_bytes(words), file, loaded: None })
     }
 
     /// Number of ids.
@@ -122,6 +125,24 @@ impl IdTable {
     pub(crate) fn bytes(&self) -> u64 {
         let pages = self.pages.iter().map(|page| (size_of::<Page>() + page.id.capacity()) as u64);
         self.filter.bytes() + pages.sum::<u64>()
+    }
+
+    /// Memory that [`IdTable::load`] takes, bytes.
+    pub(crate) fn pages_bytes(&self) -> u64 {
+        self.pages.last().map_or(0, |last| last.at + u64::from(last.bytes))
+    }
+
+    /// Reads all pages into memory.
+    ///
+    /// # Errors
+    /// As [`IdTable::find`].
+    pub(crate) fn load(&mut self) -> Result<()> {
+        let all = read(&self.path, &self.file, 0, self.pages_bytes())?;
+        for page in &self.pages {
+            self.check(page, all.get(page.at as usize..).unwrap_or_default())?;
+        }
+        self.loaded = Some(all);
+        Ok(())
     }
 
     /// Where an id is. Most that are not there are refused without a read.
@@ -182,15 +203,27 @@ impl IdTable {
         Ok(page.first + entries(&bytes).take_while(|(id, _, _)| *id <= wanted.as_slice()).count() as u64)
     }
 
-    fn page(&self, page: &Page) -> Result<Vec<u8>> {
+    /// The entries of a page.
+    fn page(&self, page: &Page) -> Result<Cow<'_, [u8]>> {
+        if let Some(all) = &self.loaded {
+            let content = page.at as usize..page.at as usize + page.bytes as usize - SUM_BYTES;
+            return Ok(all.get(content).unwrap_or_default().into());
+        }
         let mut bytes = read(&self.path, &self.file, page.at, u64::from(page.bytes))?;
+        self.check(page, &bytes)?;
+        bytes.truncate(bytes.len() - SUM_BYTES);
+        Ok(bytes.into())
+    }
+
+    /// Compares a page with its checksum.
+    fn check(&self, page: &Page, bytes: &[u8]) -> Result<()> {
+        let bytes = bytes.get(..page.bytes as usize).unwrap_or_default();
         let (content, sum) = bytes.split_at(bytes.len().saturating_sub(SUM_BYTES));
         if number(sum, 0) != Some(xxh3_64(content)) {
             let why = format!("the page at {} differs from its checksum", page.at);
             return Err(damaged(&self.path, &why));
         }
-        bytes.truncate(bytes.len() - SUM_BYTES);
-        Ok(bytes)
+        Ok(())
     }
 }
 
@@ -327,6 +360,12 @@ mod tests {
             assert_eq!((id_of(&entry.id), entry.seq, entry.row), (id.clone(), place.seq, place.row));
             assert_eq!(table.behind(id).unwrap(), at as u64 + 1);
         }
+        let mut loaded = IdTable::open(&table.path).unwrap();
+        loaded.load().unwrap();
+        for (at, id) in ids.iter().enumerate() {
+            assert_eq!(loaded.find(id).unwrap(), table.find(id).unwrap());
+            assert_eq!(loaded.entry(at as u64).unwrap(), table.entry(at as u64).unwrap());
+        }
         for id in [ExternalId::Number(1), ExternalId::Number(u64::MAX), ExternalId::Text("zz".into())] {
             assert_eq!(table.find(&id).unwrap(), None);
         }
@@ -357,6 +396,7 @@ mod tests {
             }
             let read: Result<Vec<_>> = table.from(0).collect();
             assert!(read.is_err(), "byte {at}");
+            assert!(IdTable::open(&path).unwrap().load().is_err(), "byte {at}");
             std::fs::write(&path, &whole[..at]).unwrap();
             assert!(IdTable::open(&path).is_err(), "cut at {at}");
         }
