@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use stratann_kernel::bits::{BitCoder, Layout, Rotation};
-use stratann_kernel::distance::{dot_f32, inverse_norm};
+use stratann_kernel::distance::{block_l2_f32, dot_f32, inverse_norm};
 use stratann_kernel::element::widen;
 use stratann_kernel::nearest::nearest;
 use stratann_kernel::{DType, Metric, sqrt};
@@ -56,6 +56,8 @@ pub struct Coarse {
     pub(super) centroids: Vec<f32>,
     /// The longest of them.
     pub(super) longest: f32,
+    /// For each centroid and each other one half of the inverse of their distance. None under inner product.
+    gaps: Vec<f32>,
 }
 
 /// A vector in the axes of the centroids.
@@ -142,7 +144,8 @@ impl Coarse {
             centroids = moved(&sample, &centroids, shape.dim);
         }
         let longest = centroids.chunks_exact(shape.dim).map(length).fold(0.0, f32::max);
-        Some(Coarse { shape, coder, centroids, longest })
+        let gaps = gaps(&shape, &centroids);
+        Some(Coarse { shape, coder, centroids, longest, gaps })
     }
 
     /// Shape of the vectors.
@@ -158,7 +161,8 @@ impl Coarse {
     /// Memory of the centroids of so many lists.
     pub fn bytes(dim: usize, lists: usize) -> u64 {
         // The coder has a sign for each dimension and round of its rotation, and a centre.
-        4 * dim as u64 * (lists as u64 + 8)
+        let lists = lists as u64;
+        4 * dim as u64 * (lists + 8) + 4 * lists * lists
     }
 
     /// Files a row, whose code is in `encoding.code` then. One without a usable code has an infinite radius.
@@ -184,11 +188,30 @@ impl Coarse {
         Filed { list, length: distance * (1.0 + ROUNDING) + rounding, radius }
     }
 
+    /// Half of the inverses of the distances of a centroid to all others.
+    pub(super) fn gaps(&self, list: u32) -> &[f32] {
+        let (list, lists) = (list as usize, self.lists());
+        self.gaps.get(list * lists..(list + 1) * lists).unwrap_or_default()
+    }
+
     /// The centroid of a list.
     pub(super) fn centroid(&self, list: u32) -> &[f32] {
         let list = list as usize;
         self.centroids.get(list * self.shape.dim..(list + 1) * self.shape.dim).unwrap_or_default()
     }
+}
+
+fn gaps(shape: &Shape, centroids: &[f32]) -> Vec<f32> {
+    if shape.metric == Metric::Ip {
+        return Vec::new();
+    }
+    let lists = centroids.len() / shape.dim;
+    let mut gaps = vec![0.0; lists * lists];
+    for (centroid, gaps) in centroids.chunks_exact(shape.dim).zip(gaps.chunks_exact_mut(lists)) {
+        block_l2_f32(centroid, centroids, shape.dim, gaps);
+        gaps.iter_mut().for_each(|gap| *gap = 0.5 / sqrt(*gap));
+    }
+    gaps
 }
 
 /// Centroids moved to the means of the rows that are nearest to them. One without rows stays.

@@ -5,7 +5,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use stratann_kernel::bits::write_radius;
+use stratann_kernel::bits::{LaneCodes, Layout, write_radius};
 
 use super::calibration::{Calibration, is_probe};
 use super::coarse::{Coarse, Encoding, layout};
@@ -23,7 +23,7 @@ const LIST_BYTES: u64 = 256;
 /// Codes of rows that lie together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chunk {
-    pub(super) codes: Vec<u8>,
+    pub(super) codes: LaneCodes,
     pub(super) radii: Vec<u8>,
     /// As the caller named them.
     pub(super) rows: Vec<u64>,
@@ -60,13 +60,14 @@ impl List {
         self.longest = self.longest.max(length);
     }
 
-    fn push_code(&mut self, (code, radius): (&[u8], &[u8]), row: u64) {
+    /// Adds a row, whose code `push` adds.
+    fn push_row(&mut self, row: u64, radius: &[u8], push: impl FnOnce(&mut LaneCodes)) {
         if self.chunks.last().is_none_or(|last| last.rows.len() >= CHUNK_ROWS) {
             self.chunks.push(Arc::default());
         }
         if let Some(last) = self.chunks.last_mut() {
             let chunk = Arc::make_mut(last);
-            chunk.codes.extend_from_slice(code);
+            push(&mut chunk.codes);
             chunk.radii.extend_from_slice(radius);
             chunk.rows.push(row);
         }
@@ -74,11 +75,9 @@ impl List {
 }
 
 impl Chunk {
-    /// Rows with their codes and radii.
-    fn rows(&self) -> impl Iterator<Item = (u64, (&[u8], &[u8]))> {
-        let size = self.codes.len().checked_div(self.rows.len()).unwrap_or(1).max(1);
-        let codes = self.codes.chunks_exact(size).zip(self.radii.chunks_exact(RADIUS_BYTES));
-        self.rows.iter().copied().zip(codes)
+    /// Rows with their radii.
+    fn rows(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.rows.iter().copied().zip(self.radii.chunks_exact(RADIUS_BYTES))
     }
 }
 
@@ -125,9 +124,15 @@ impl Lists {
         self.rows
     }
 
-    /// Most memory of so many lists beside their rows and centroids.
-    pub fn bytes(lists: usize) -> u64 {
-        lists as u64 * LIST_BYTES
+    /// Most memory of so many lists of vectors of `dim` components, beside their rows and centroids.
+    pub fn bytes(dim: usize, lists: usize) -> u64 {
+        // Codes take memory for several rows at once.
+        let first = layout(dim).map_or(0, |layout| LaneCodes::bytes(&layout, 1) as u64);
+        lists as u64 * (LIST_BYTES + first)
+    }
+
+    fn layout(&self) -> &Layout {
+        self.coarse.coder.layout()
     }
 
     /// Files a row, which the caller finds again by `row`. Returns whether it is to be a probe ([`Lists::learn`]).
@@ -138,7 +143,8 @@ impl Lists {
             list.count(filed.length);
             pushing.radius.clear();
             write_radius(filed.radius, &mut pushing.radius);
-            list.push_code((&pushing.encoding.code, &pushing.radius), row);
+            let layout = self.coarse.coder.layout();
+            list.push_row(row, &pushing.radius, |codes| codes.push(layout, &pushing.encoding.code));
             self.rows += 1;
         }
         is_probe(self.rows)
@@ -149,10 +155,12 @@ impl Lists {
         let mut all = Lists::after(self);
         for (list, new) in self.lists.iter().zip(&mut all.lists) {
             let new = Arc::make_mut(new);
-            for (row, code) in list.chunks.iter().flat_map(|chunk| chunk.rows()) {
-                if let Some(row) = renamed(row) {
-                    new.push_code(code, row);
-                    all.rows += 1;
+            for chunk in &list.chunks {
+                for (at, (row, radius)) in chunk.rows().enumerate() {
+                    if let Some(row) = renamed(row) {
+                        new.push_row(row, radius, |codes| codes.push_from(self.layout(), &chunk.codes, at));
+                        all.rows += 1;
+                    }
                 }
             }
             // How far each row is was not kept: those that stay are as far as all were.

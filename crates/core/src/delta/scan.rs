@@ -52,9 +52,8 @@ pub struct Query {
     placed: Placed,
     /// Distance of each centroid: squared, or a negative product.
     distances: Vec<f32>,
-    /// The smallest of them, and squared distances of its centroid to the others. Not used under inner product.
-    nearest: f32,
-    apart: Vec<f32>,
+    /// The smallest of them, and its list. Not used under inner product.
+    nearest: (f32, u32),
     /// Lists that have rows, by the distances of their centroids.
     order: Vec<(f32, u32)>,
     residual: Vec<f32>,
@@ -104,34 +103,40 @@ impl Query {
         } else {
             block_l2_f32(&self.placed.vector, &coarse.centroids, dim, &mut self.distances);
             let all = self.distances.iter().copied().zip(0..);
-            let (nearest, at) = all.min_by(|one, two| one.0.total_cmp(&two.0)).unwrap_or_default();
-            self.nearest = nearest;
-            self.apart.clear();
-            self.apart.resize(coarse.lists(), 0.0);
-            block_l2_f32(coarse.centroid(at), &coarse.centroids, dim, &mut self.apart);
+            self.nearest = all.min_by(|one, two| one.0.total_cmp(&two.0)).unwrap_or_default();
         }
-        self.order.clear();
-        let with_rows = self.distances.iter().zip(&lists.lists).zip(0u32..);
-        let with_rows = with_rows.filter(|((_, list), _)| !list.chunks.is_empty());
-        self.order.extend(with_rows.map(|((&distance, _), at)| (distance, at)));
-        self.order.sort_unstable_by(|one, two| one.0.total_cmp(&two.0).then(one.1.cmp(&two.1)));
+    }
+
+    /// Orders the lists that have rows and a factor up to `factor_max`, by the distances of their centroids.
+    fn order(&mut self, lists: &Lists, (limit, factor_max): (f32, f32)) {
+        let mut order = core::mem::take(&mut self.order);
+        order.clear();
+        for ((list, &distance), at) in lists.lists.iter().zip(&self.distances).zip(0u32..) {
+            let is_far = || self.factor(&lists.coarse, (at, list), limit) > factor_max;
+            if !list.chunks.is_empty() && (factor_max == f32::INFINITY || !is_far()) {
+                order.push((distance, at));
+            }
+        }
+        order.sort_unstable_by(|one, two| one.0.total_cmp(&two.0).then(one.1.cmp(&two.1)));
+        self.order = order;
     }
 
     /// The factor from which on a list is scanned, for a limit on the scale of codes: how far its rows are at least, as
     /// a part of the limit, or under inner product the cosine that they need.
-    fn factor(&self, metric: Metric, (at, list): (u32, &List), limit: f32) -> f32 {
+    fn factor(&self, coarse: &Coarse, (at, list): (u32, &List), limit: f32) -> f32 {
         let distance = self.distances.get(at as usize).copied().unwrap_or(f32::NEG_INFINITY);
         if list.longest == f32::INFINITY {
             return f32::NEG_INFINITY;
         }
-        if metric == Metric::Ip {
+        if coarse.shape().metric == Metric::Ip {
             return (distance - limit) / (self.placed.length * list.usual());
         }
-        if distance <= self.nearest {
+        let (nearest, nearest_at) = self.nearest;
+        if distance <= nearest {
             return 0.0;
         }
-        let apart = self.apart.get(at as usize).copied().unwrap_or(f32::INFINITY);
-        (distance - self.nearest) / (2.0 * sqrt(apart) * sqrt(limit))
+        let gap = coarse.gaps(nearest_at).get(at as usize).copied().unwrap_or(0.0);
+        (distance - nearest) * gap / sqrt(limit)
     }
 
     /// Whether no row of a list can be a result, by the distance of its centroid and of the row farthest from it.
@@ -167,7 +172,7 @@ impl Query {
 
     /// Finds the rows of a chunk that may be within a limit, the nearest by their codes first.
     fn find(&mut self, bounds: &Bounds, chunk: &Chunk, limit: f32) {
-        self.bits.rows(&chunk.codes, &mut self.keys);
+        self.bits.lanes(&chunk.codes, &mut self.keys);
         self.near.clear();
         self.near.resize(self.keys.len(), true);
         if limit < f32::INFINITY && bounds.metric == Metric::Ip {
@@ -272,6 +277,10 @@ impl Lists {
         let factor_max = self.calibration.factor(effort.recall, effort.k);
         let mut scanned = Scanned::default();
         let asked = (effort.k, points.limit());
+        // Lists that are far by the first limit are far by all later ones. A query that is like the rows stays so.
+        let is_alike = asked.1 < f32::INFINITY && !query.is_unlike(&self.calibration, metric, asked);
+        let first = if is_alike { (code_scale(metric, asked.1), factor_max) } else { (0.0, f32::INFINITY) };
+        query.order(self, first);
         for next in 0..query.order.len() {
             let (distance, at) = query.order[next];
             let Some(list) = self.lists.get(at as usize) else { continue };
@@ -279,7 +288,7 @@ impl Lists {
             if limit < f32::INFINITY {
                 let limit = code_scale(metric, limit);
                 let is_beyond = query.is_beyond(coarse, (distance, list), limit);
-                let is_far = query.factor(metric, (at, list), limit) > factor_max;
+                let is_far = query.factor(coarse, (at, list), limit) > factor_max;
                 if is_beyond || is_far && !query.is_unlike(&self.calibration, metric, asked) {
                     continue;
                 }
@@ -301,7 +310,7 @@ impl Lists {
         let metric = self.coarse.shape().metric;
         let factor = |&(_, at): &(f32, u32), limit: f32| {
             let list = self.lists.get(at as usize);
-            list.map_or(0.0, |list| query.factor(metric, (at, list), code_scale(metric, limit)))
+            list.map_or(0.0, |list| query.factor(&self.coarse, (at, list), code_scale(metric, limit)))
         };
         let factors = results.iter().map(|result| factor(result, last.0));
         let distances = [first.0, last.0].map(|distance| query.relative(metric, distance));

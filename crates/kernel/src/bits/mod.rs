@@ -42,6 +42,7 @@ mod avx512;
 mod bound;
 mod encode;
 mod factor;
+mod lanes;
 mod layout;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -54,6 +55,7 @@ mod scalar;
 mod terms;
 
 pub use allocation::Allocation;
+pub use lanes::LaneCodes;
 pub use layout::{Extras, Layout, Plane, Segment};
 pub use point::{radius, within_reach, write_radius};
 pub use query::BitQuery;

@@ -259,6 +259,16 @@ impl BitQuery {
         self.offset
     }
 
+    /// The term of codes without a number.
+    pub(super) fn term(&self) -> f32 {
+        self.terms.one(0)
+    }
+
+    /// All bits where norms count, else none.
+    pub(super) fn counted(&self) -> u32 {
+        self.counted
+    }
+
     /// The terms of the 256 numbers that a code may have, or the one of codes without a number.
     pub fn terms(&self) -> impl ExactSizeIterator<Item = f32> {
         let last = if self.layout.is_numbered() { u8::MAX } else { 0 };
@@ -377,7 +387,7 @@ pub(super) fn score_with(
 
 /// A number in the order of floats; the largest for what is no number.
 #[inline(always)]
-fn to_key(distance: f32) -> u32 {
+pub(super) fn to_key(distance: f32) -> u32 {
     let bits = distance.to_bits();
     // All bits of a negative number turn, of others the sign.
     let key = bits ^ ((bits as i32 >> 31) as u32 | 1 << 31);

@@ -56,7 +56,7 @@ impl ScannedRows {
     /// Memory of so many rows, bytes.
     pub(crate) fn bytes(shape: &Shape, rows: u64) -> u64 {
         let row = (shape.dim * shape.dtype.size() + 4) as u64 + row_bytes(shape.dim);
-        rows * row + Coarse::bytes(shape.dim, LISTS) + Lists::bytes(LISTS)
+        rows * row + Coarse::bytes(shape.dim, LISTS) + Lists::bytes(shape.dim, LISTS)
     }
 
     /// Reads the rows of an index into memory; `None` for one whose ids are not the numbers of its rows, or whose

@@ -104,12 +104,12 @@ pub(super) fn coarse_of(spec: &Spec, segment: &Segment) -> Option<CoarseOf> {
 /// Most memory of the centroids of a segment with so many rows, and of two groups with lists around them.
 pub(super) fn coarse_bytes(spec: &Spec, rows: u64) -> u64 {
     let lists = lists_for(rows);
-    Coarse::bytes(spec.dim, lists) + 2 * Lists::bytes(lists)
+    Coarse::bytes(spec.dim, lists) + 2 * Lists::bytes(spec.dim, lists)
 }
 
 /// Memory of centroids that rows in memory get of their own, once there are so many.
 pub(crate) fn seed_bytes(spec: &Spec, rows: u64) -> u64 {
-    let bytes = Coarse::bytes(spec.dim, SEED_LISTS) + Lists::bytes(SEED_LISTS);
+    let bytes = Coarse::bytes(spec.dim, SEED_LISTS) + Lists::bytes(spec.dim, SEED_LISTS);
     if rows < SEED_ROWS { 0 } else { bytes }
 }
 
@@ -251,9 +251,9 @@ impl State {
             }
         }
         let coarse: u64 = known.iter().map(|coarse| Coarse::bytes(spec.dim, coarse.lists())).sum();
-        let groups: u64 = lists().map(|lists| Lists::bytes(lists.coarse().lists())).sum();
+        let groups: u64 = lists().map(|lists| Lists::bytes(spec.dim, lists.coarse().lists())).sum();
         // The next group has lists, too.
-        let of_next = self.coarse.as_ref().map(|own| Lists::bytes(own.coarse.lists()));
+        let of_next = self.coarse.as_ref().map(|own| Lists::bytes(spec.dim, own.coarse.lists()));
         let next = of_next.unwrap_or_else(|| seed_bytes(spec, rows));
         coarse + groups + next
     }
