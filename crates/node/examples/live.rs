@@ -87,7 +87,7 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
     let quiet =
         search_for(setting, &points, Duration::from_secs(setting.seconds.min(20)), &AtomicBool::new(false))?;
     report("quiet", &quiet);
-    mixed(setting, &points)?;
+    mixed(setting, &node, &points)?;
     describe(&points)?;
     report("recall", &[("after", recall(setting, &points)?)]);
     drop((points, node));
@@ -269,7 +269,7 @@ fn search_for(
 }
 
 /// Searches while new rows are written at a rate.
-fn mixed(setting: &Setting, points: &Collection) -> Result<()> {
+fn mixed(setting: &Setting, node: &Node, points: &Collection) -> Result<()> {
     let end = AtomicBool::new(false);
     let (begin, cpu, before) = (Instant::now(), cpu_us(), written_bytes());
     let time = Duration::from_secs(setting.seconds);
@@ -297,6 +297,7 @@ fn mixed(setting: &Setting, points: &Collection) -> Result<()> {
     all.push(("process_cpu_s", (cpu_us() - cpu) as f64 / 1e6));
     let given = (rows * setting.spec.row_bytes() as u64) as f64;
     all.push(("write_amplification", (written_bytes() - before) as f64 / given));
+    all.push(("rested_s", node.rested_us() as f64 / 1e6));
     all.push(("peak_rss_mib", (process().peak_rss_bytes >> 20) as f64));
     report("mixed", &all);
     Ok(())

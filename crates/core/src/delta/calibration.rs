@@ -112,9 +112,14 @@ impl Calibration {
         if k < PROBE_RESULTS { nearest > self.usual[0] } else { tenth > self.usual[1] }
     }
 
+    /// Whether there were enough probes.
+    pub(super) fn is_known(&self) -> bool {
+        self.probes >= PROBES_MIN
+    }
+
     /// The factor for a recall of `k` results: infinite for 1, and where too little is known.
     pub(super) fn factor(&self, recall: f64, k: usize) -> f32 {
-        if recall >= 1.0 || self.probes < PROBES_MIN {
+        if recall >= 1.0 || !self.is_known() {
             return f32::INFINITY;
         }
         let share = 1.0 - (1.0 - recall) * MISSED;

@@ -124,6 +124,11 @@ impl Lists {
         self.rows
     }
 
+    /// Whether rows have shown yet which lists a recall needs. Until then a query scans nearly all.
+    pub fn is_calibrated(&self) -> bool {
+        self.calibration.is_known()
+    }
+
     /// Most memory of so many lists of vectors of `dim` components, beside their rows and centroids.
     pub fn bytes(dim: usize, lists: usize) -> u64 {
         // Codes take memory for several rows at once.

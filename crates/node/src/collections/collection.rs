@@ -1,6 +1,7 @@
 //! A collection, as its users have it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::delta::{DeltaStats, Hit, Point, SegmentState};
 use super::error::{Error, Result};
@@ -13,6 +14,7 @@ use crate::rows::ExternalId;
 use stratann_core::query::QueryStats;
 use stratann_params::IndexKind;
 use stratann_storage::Progress;
+use stratann_storage::budget::thread_cpu_ns;
 
 /// Most results of a query, and points of a page.
 pub const LIMIT_MAX: usize = 16_384;
@@ -153,7 +155,12 @@ impl Collection {
         let checked = checked.and_then(|()| options.check());
         checked.map_err(|e| e.of_collection(self.name()))?;
         let state = self.live()?.delta.state();
+        let begin = self.shared.pace.measures_next().then(|| (Instant::now(), thread_cpu_ns()));
         let found = parts::search(&state, &self.slot.spec, queries, options);
+        if let Some((begin, cpu)) = begin {
+            let waited = (begin.elapsed().as_nanos() as u64).saturating_sub(thread_cpu_ns() - cpu);
+            self.shared.pace.note(waited / (queries.len() / self.slot.spec.row_bytes()).max(1) as u64);
+        }
         let found = found.map_err(|e| e.of_collection(self.name()))?;
         Ok(Found { seq: state.seq, hits: found.hits, stats: found.stats, delta: found.delta })
     }

@@ -116,6 +116,7 @@ impl Node {
             options: segments,
             folder: folder.join(SEGMENTS),
             jobs: Jobs::default(),
+            pace: Default::default(),
             salvaged,
             copying: Mutex::default(),
             opened: Mutex::default(),
@@ -254,6 +255,11 @@ impl Node {
         let parts = self.shared.memory.ledger().parts();
         let is_used = |own: &PartUse| own.guaranteed_bytes > 0 || own.most_bytes > 0;
         parts.into_iter().filter(is_used).collect()
+    }
+
+    /// Time in which checkpoints and merges in the background rested for searches, microseconds.
+    pub fn rested_us(&self) -> u64 {
+        self.shared.pace.rested_us()
     }
 
     /// Counters of the rows.

@@ -3,12 +3,15 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use stratann_core::delta::{Effort, Points, Query};
+use stratann_core::delta::{Effort, Lists, Points, Query};
 use stratann_kernel::distance::Exact;
 
 use super::state::{At, LiveBlock, State};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
+
+/// Fewer rows are compared by all distances while nothing is known of their lists: each list costs as much as some rows.
+const SCANNED_ROWS: u64 = 2048;
 
 /// A point that a search found.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,8 +191,9 @@ impl State {
             nearest.offer_all(&self.blocks);
         } else {
             // Rows without lists first: their distances bound those of the others.
+            let has_use = |lists: &Lists| lists.is_calibrated() || lists.rows() >= SCANNED_ROWS;
             let (in_lists, others): (Vec<_>, Vec<_>) =
-                self.blocks_of_groups().partition(|(group, _)| group.lists.is_some());
+                self.blocks_of_groups().partition(|(group, _)| group.lists.as_deref().is_some_and(has_use));
             others.into_iter().for_each(|(_, blocks)| nearest.offer_all(blocks));
             let effort = Effort { recall: wanted.recall, k: wanted.k };
             for lists in in_lists.iter().filter_map(|(group, _)| group.lists.as_ref()) {

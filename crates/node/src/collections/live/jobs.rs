@@ -11,6 +11,7 @@ use std::time::Duration;
 use stratann_storage::budget::yield_cores;
 use stratann_storage::{ErrorKind, Progress};
 
+use super::pace::Paced;
 use super::slot::{Shared, Slot};
 use crate::collections::error::{Error, Kind};
 
@@ -90,8 +91,8 @@ impl Jobs {
     }
 
     /// Interrupts jobs when they are stopped, or the collection is dropped.
-    pub(crate) fn stopping<'a>(&self, slot: &'a Slot) -> Stopping<'a> {
-        Stopping { is_stopped: self.is_stopped.clone(), slot }
+    pub(crate) fn stopping<'a>(&self, slot: &'a Slot, paced: Paced<'a>) -> Stopping<'a> {
+        Stopping { is_stopped: self.is_stopped.clone(), slot, paced }
     }
 }
 
@@ -112,7 +113,7 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
             Err(RecvTimeoutError::Disconnected) => return,
         };
         slot.is_asked[job as usize].store(false, Ordering::Release);
-        let progress = shared.jobs.stopping(&slot);
+        let progress = shared.jobs.stopping(&slot, shared.pace.begin());
         let done = match job {
             Job::Checkpoint => slot.checkpoint_due(&shared, &progress),
             Job::Merge => slot.merge_due(&shared, &progress),
@@ -123,10 +124,11 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
     }
 }
 
-/// Interrupts the work for a collection.
+/// Interrupts the work for a collection, and has it rest for searches.
 pub(crate) struct Stopping<'a> {
     is_stopped: Arc<AtomicBool>,
     slot: &'a Slot,
+    paced: Paced<'a>,
 }
 
 impl Progress for Stopping<'_> {
@@ -137,6 +139,7 @@ impl Progress for Stopping<'_> {
     fn note(&self, _: &str) {}
 
     fn interrupted(&self) -> bool {
+        self.paced.rest();
         self.is_stopped.load(Ordering::Acquire) || self.slot.check_dropped().is_err()
     }
 }

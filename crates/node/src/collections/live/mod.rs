@@ -2,6 +2,7 @@
 
 mod jobs;
 pub(super) mod opening;
+mod pace;
 mod publish;
 mod sequencer;
 mod slot;

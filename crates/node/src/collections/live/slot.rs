@@ -8,6 +8,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 
 use super::jobs::{Job, Jobs};
+use super::pace::Pace;
 use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     /// Folder with a folder for each collection.
     pub(crate) folder: PathBuf,
     pub(crate) jobs: Jobs,
+    pub(crate) pace: Pace,
     /// Rows that are left of segments, where the rows that say so are damaged.
     pub(crate) salvaged: Left,
     /// Held while what the rows say of segments is copied.
