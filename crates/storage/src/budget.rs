@@ -211,6 +211,19 @@ pub fn yield_cores() {
     }
 }
 
+/// Has this thread, and those that it starts from now on, run only where nothing else wants a core. It must hold no lock
+/// that others wait for.
+pub fn use_idle_cores() {
+    #[cfg(target_os = "linux")]
+    {
+        let param = libc::sched_param { sched_priority: 0 };
+        // SAFETY: it changes this thread alone. That it is refused does no harm.
+        unsafe {
+            libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param);
+        }
+    }
+}
+
 /// Lets the allocator return large memory as soon as it is freed. A program with a budget calls this before its first
 /// thread.
 ///

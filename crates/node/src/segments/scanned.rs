@@ -7,7 +7,8 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use stratann_core::delta::{
-    Coarse, Effort, Lists, PROBE_RESULTS, Points, Pushing, Query, SAMPLE_OF_LIST, Scanned, Shape, row_bytes,
+    Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Points, Pushing, Query, SAMPLE_OF_LIST, Scanned, Shape,
+    row_bytes,
 };
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::Index;
@@ -16,7 +17,7 @@ use stratann_kernel::distance::{Exact, inverse_norm};
 use stratann_storage::{Quiet, Result};
 
 /// Lists of a checkpoint: some hundred rows in each.
-const LISTS: usize = 128;
+const LISTS: usize = LISTS_MAX;
 /// Rows that show how far results are from their lists.
 const PROBES: usize = 128;
 

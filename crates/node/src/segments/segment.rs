@@ -9,6 +9,7 @@ use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
+use stratann_engine::search::SearchOptions;
 use stratann_storage::data_file::{FileEntry, open_file};
 use stratann_storage::{Error, Progress, Quiet, Result};
 
@@ -17,6 +18,9 @@ use super::ids::{IdTable, Place};
 use super::layout::SegmentEntry;
 use super::scanned::ScannedRows;
 use crate::rows::ExternalId;
+
+/// Most searches that warm a segment.
+const WARMING_QUERIES: u64 = 2000;
 
 /// Folder of the index of a segment.
 pub(super) const INDEX: &str = "index";
@@ -205,6 +209,29 @@ impl Segment {
         self.vector(Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq })
     }
 
+    /// Reads into the cache what searches read, up to so many bytes, so that the first queries of a new segment wait no
+    /// longer than those of the ones that it replaces. Rows of the segment stand for queries.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`; an interruption.
+    pub(crate) fn warm(&self, bytes: u64, progress: &dyn Progress) -> Result<()> {
+        let before = self.index.cached_bytes();
+        let wanted = bytes.min(self.index.block_cache_bytes());
+        let queries = WARMING_QUERIES.min(self.rows());
+        let cached = || self.index.cached_bytes().saturating_sub(before);
+        for query in 0..queries {
+            // A kind that scans caches nothing.
+            let is_scanned = query >= 8 && cached() == 0;
+            if self.index.is_resident() || is_scanned || cached() >= wanted {
+                break;
+            }
+            progress.check_interrupted()?;
+            let vector = self.vector_at(query * self.rows() / queries)?;
+            self.index.search(&vector, &SearchOptions::default(), &Quiet)?;
+        }
+        Ok(())
+    }
+
     /// Shows the vector of every row to `see`, as it was given.
     ///
     /// # Errors
@@ -290,4 +317,66 @@ fn open_vectors(folder: &Path, entry: &FileEntry, rows: u64, row_bytes: usize) -
 pub(super) fn damaged(folder: &Path, why: &str) -> Error {
     let folder = folder.display();
     Error::corrupt(format!("segment {folder} is damaged: {why}; restore it, or drop the collection"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segments::{Making, Point, from_points};
+    use stratann_kernel::{DType, Metric};
+    use stratann_params::IndexKind;
+
+    /// Memory of which the cache gets a part alone.
+    struct Part(u64);
+
+    impl SegmentMemory for Part {
+        fn take(&self, _: u64, usable: u64) -> Result<Box<dyn TakenMemory>> {
+            Ok(Box::new(Part(self.0.min(usable))))
+        }
+    }
+
+    impl TakenMemory for Part {
+        fn cache_bytes(&self) -> u64 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_new_segment_has_as_much_in_its_cache_as_others_had() {
+        const CACHE: u64 = 10 << 20;
+        let (place, dim) = (tempfile::tempdir().unwrap(), 1024);
+        let folder = place.path().join("1");
+        let vectors: Vec<Vec<u8>> = (0..18_000u32)
+            .map(|row| (0..dim).map(|at| (row.wrapping_mul(at + 7) >> 3) as u8).collect())
+            .collect();
+        let points: Vec<Point<'_>> = vectors
+            .iter()
+            .zip(0u64..)
+            .map(|(vector, id)| {
+                let mut bytes = Vec::new();
+                ExternalId::Number(id).append(&mut bytes);
+                Point { id: bytes, seq: 1, vector }
+            })
+            .collect();
+        let making = Making {
+            dim: dim as usize,
+            metric: Metric::L2,
+            dtype: DType::U8,
+            kind: Some(IndexKind::DiskGraph),
+            number: 1,
+            level: 2,
+            threads: 1,
+            ram_budget: None,
+        };
+        let entry = from_points(&folder, &points, &making, &Quiet).unwrap();
+        let shape = Shape { dim: dim as usize, dtype: DType::U8, metric: Metric::L2 };
+        let open = || Segment::open(&folder, &entry, (shape, &Part(CACHE))).unwrap();
+        let cached = |segment: &Segment| segment.index.cached_bytes();
+        let segment = open();
+        segment.warm(0, &Quiet).unwrap();
+        assert_eq!(cached(&segment), 0);
+        segment.warm(u64::MAX, &Quiet).unwrap();
+        let most = segment.index.block_cache_bytes();
+        assert!(cached(&segment) >= most / 2, "{} of {most}", cached(&segment));
+    }
 }

@@ -102,6 +102,11 @@ impl State {
         self.segments.iter().find(|own| own.segment.entry.number == number)
     }
 
+    /// Checkpoints that no merge has taken yet.
+    pub(crate) fn checkpoints(&self) -> usize {
+        self.segments.iter().filter(|own| own.segment.entry.level == 0).count()
+    }
+
     /// What the rows say of the segments.
     pub(crate) fn entries(&self) -> Vec<SegmentEntry> {
         self.segments.iter().map(|own| own.segment.entry.clone()).collect()

@@ -2,13 +2,14 @@
 //!
 //! Checkpoints do not wait for merges, which take long. Where there is no job, idle collections are closed.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use stratann_storage::budget::yield_cores;
+use stratann_storage::budget::{use_idle_cores, yield_cores};
 use stratann_storage::{ErrorKind, Progress};
 
 use super::pace::Paced;
@@ -17,6 +18,33 @@ use crate::collections::error::{Error, Kind};
 
 /// Collections that nobody used for so long, or for up to twice as long, are closed.
 const IDLE: Duration = Duration::from_secs(300);
+
+thread_local! {
+    /// Whether this is a thread of jobs.
+    static IS_JOB: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does the long part of a job, which holds no lock. In the background, unless it is urgent, a thread does it that runs
+/// where nothing else wants a core: one of low priority keeps a search waiting for some milliseconds.
+pub(crate) fn beside_searches<T: Send>(is_urgent: bool, work: impl Fn() -> T + Sync) -> T {
+    if IS_JOB.get() && !is_urgent {
+        let done = std::thread::scope(|scope| {
+            let idle = || {
+                use_idle_cores();
+                work()
+            };
+            let thread = std::thread::Builder::new().name("stratann-build".into()).spawn_scoped(scope, idle);
+            // Without another thread this one does it.
+            thread.ok().map(std::thread::ScopedJoinHandle::join)
+        });
+        match done {
+            Some(Ok(done)) => return done,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => {}
+        }
+    }
+    work()
+}
 
 /// What is done in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +127,7 @@ impl Jobs {
 fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped: &AtomicBool) {
     // Searches come first.
     yield_cores();
+    IS_JOB.set(true);
     loop {
         let asked = jobs.recv_timeout(IDLE);
         let Some(shared) = shared.upgrade().filter(|_| !is_stopped.load(Ordering::Acquire)) else { return };

@@ -10,7 +10,7 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::jobs::Job;
+use super::jobs::{Job, beside_searches};
 use super::opening::due;
 use super::slot::{Live, Shared, Slot, Turn};
 use crate::collections::delta::{SegmentState, State};
@@ -24,6 +24,9 @@ use crate::segments::{
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
 const CHECKPOINTS_MAX: usize = 12;
+
+/// Checkpoints from which on a merge does not wait for idle cores.
+const CHECKPOINTS_URGENT: usize = 6;
 
 /// Dead rows of a segment that are written before it is published, in one batch.
 const DEATHS_AT_ONCE: usize = 50_000;
@@ -42,8 +45,7 @@ impl Slot {
         if self.is_unswept.swap(false, Ordering::AcqRel) {
             self.reclaim(shared)?;
         }
-        let waiting = state.segments.iter().filter(|own| own.segment.entry.level == 0).count();
-        if waiting >= CHECKPOINTS_MAX {
+        if state.checkpoints() >= CHECKPOINTS_MAX {
             // Merges are behind. Points wait in memory, and changes are refused once there are too many.
             shared.jobs.ask(shared, self, Job::Merge);
         } else if self.is_full.swap(false, Ordering::AcqRel)
@@ -144,8 +146,12 @@ impl Slot {
         }
         let making = self.making(shared, (number, 0), Some(stratann_params::IndexKind::Flat));
         let folder = folder_of(&shared.folder_of(self.id), number);
-        let entry = segments::from_points(&folder, &points, &making, progress)?;
-        Ok(Some(self.open_segment(shared, &entry)?))
+        let are_many = |live: Arc<Live>| live.delta.state().rows() > shared.options.full_rows() / 2;
+        let is_urgent = self.opened().is_some_and(are_many);
+        beside_searches(is_urgent, || {
+            let entry = segments::from_points(&folder, &points, &making, progress)?;
+            self.open_segment(shared, &entry).map(Some)
+        })
     }
 
     fn making(
@@ -244,9 +250,14 @@ impl Slot {
         let folder = folder_of(&shared.folder_of(self.id), number);
         let merged = match sources.is_empty() {
             true => None,
-            false => Some(segments::merge(&sources, &folder, &making, progress)?),
+            false => {
+                let is_urgent = self.live(shared)?.delta.state().checkpoints() > CHECKPOINTS_URGENT;
+                Some(beside_searches(is_urgent, || segments::merge(&sources, &folder, &making, progress))?)
+            }
         };
         let segment = merged.as_ref().map(|merged| self.open_segment(shared, &merged.entry)).transpose()?;
+        let cached = chosen.iter().map(|own| own.segment.index.cached_bytes()).sum();
+        segment.iter().try_for_each(|segment| segment.warm(cached, progress))?;
         // Most rows that died are written while changes go on.
         let state = self.live(shared)?.delta.state();
         let early = merged.as_ref().map(|merged| died(&sources, merged, &state)).unwrap_or_default();
