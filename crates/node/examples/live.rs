@@ -1,6 +1,6 @@
 //! A collection that is written and searched at once: `make bench-collections`.
 //!
-//! live FOLDER VECTORS QUERIES [kind=KIND] [rows=N] [seconds=S] [rate=ROWS] [threads=N]
+//! live FOLDER VECTORS QUERIES [kind=KIND] [rows=N] [seconds=S] [rate=ROWS] [threads=N] [budget_mib=N]
 //!
 //! It loads the vectors as fast as they are taken, compacts, searches alone, then searches while `rate` new rows a
 //! second are written for `seconds`, and opens the collection again. Every figure is of one run, on a line of JSON.
@@ -68,7 +68,8 @@ fn main() -> Result<()> {
         rate: number("rate", 2000),
         recall: named.get("recall").map_or(0.95, |own| own.parse().expect("a number")),
     };
-    let mut options = Options::default();
+    let budget = named.get("budget_mib").map(|own| own.parse::<u64>().expect("a number") << 20);
+    let mut options = Options::of_budget(budget);
     options.segments.threads = number("threads", 2) as usize;
     run(&setting, &options)
 }
