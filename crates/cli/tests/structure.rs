@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 38] = [
+const NODE_ROOMS: [&str; 40] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -132,6 +132,7 @@ const NODE_ROOMS: [&str; 38] = [
     "segments::ids",
     "segments::layout",
     "segments::unfinished",
+    "segments::nearest",
     "segments::scanned",
     "segments::segment",
     "segments::made",
@@ -141,6 +142,7 @@ const NODE_ROOMS: [&str; 38] = [
     "collections::error",
     "collections::spec",
     "collections::point",
+    "collections::limits",
     "collections::budget",
     "collections::delta",
     "collections::options",
