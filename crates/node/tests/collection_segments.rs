@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use common::Noise;
 use common::points::{SMALL, busy_options, filled, number, open, options};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Collection, Kind, Node, Options, SearchOptions, SegmentOptions, Spec};
+use stratann_node::collections::{
+    Collection, Kind, MemoryLimits, Node, Options, SearchOptions, SegmentOptions, Spec,
+};
 use stratann_node::rows::ExternalId;
 use stratann_params::IndexKind;
 use stratann_storage::{ErrorKind, Progress, Quiet};
@@ -269,15 +271,20 @@ fn segments_are_searched_where_the_engine_is_damaged_and_nothing_is_written() {
             );
             assert!(one.get(&[number(99)]).unwrap()[0].is_none(), "a deleted point came back");
             let refused = one.upsert(&[number(1)], &filled(1)).unwrap_err();
-            assert!(refused.kind == CORRUPT && refused.message.contains("nothing is written"), "{refused}");
+            assert!(
+                refused.kind == Kind::ReadOnly && refused.message.contains("nothing is written"),
+                "{refused}"
+            );
             let refused = [
                 one.delete(&[number(200)]).map(|_| ()),
                 one.compact(&Quiet).map(|_| ()),
                 node.create_collection("three", SMALL).map(|_| ()),
                 node.drop_collection("two").map(|_| ()),
+                one.compact_later(),
+                node.set_limits("one", MemoryLimits { quota_bytes: None, minimum_bytes: 1 }),
             ];
             assert!(
-                refused.iter().all(|done| done.as_ref().is_err_and(|e| e.kind == CORRUPT)),
+                refused.iter().all(|done| done.as_ref().is_err_and(|e| e.kind == Kind::ReadOnly)),
                 "{refused:?}"
             );
             assert_eq!(node.verify("two").unwrap().points, 6000);

@@ -7,6 +7,7 @@ use stratann_core::sieve::Sieve;
 use stratann_storage::{Error, Progress, Result};
 
 use super::catalogue;
+use super::limits::MemoryLimits;
 use super::point::Manifest;
 use super::spec::Spec;
 use crate::rows::{Batch, Options, Rows};
@@ -55,7 +56,7 @@ pub(super) fn open(
 
 /// The rows of a collection that has nothing but segments.
 fn put(rows: &mut Batch, copy: &LayoutCopy, spec: &Spec) {
-    rows.append(catalogue::creation(&copy.name, copy.collection, spec));
+    rows.append(catalogue::creation(&copy.name, copy.collection, spec, &MemoryLimits::default()));
     let points = copy.left.iter().map(|left| u64::from(left.count())).sum();
     let manifest = Manifest { seq: copy.seq, points, tail_points: 0, id_bytes: 0 };
     rows.put(Manifest::key(copy.collection), &manifest.encode());

@@ -10,7 +10,7 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
 use stratann_storage::data_file::{FileEntry, open_file};
-use stratann_storage::{Error, Progress, Quiet, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
 
 use super::content::Content;
 use super::ids::{IdTable, Place};
@@ -47,6 +47,9 @@ pub(crate) trait SegmentMemory: Send + Sync {
 pub(crate) trait TakenMemory: Send + Sync {
     /// Bytes for what queries read.
     fn cache_bytes(&self) -> u64;
+
+    /// All bytes.
+    fn bytes(&self) -> u64;
 }
 
 /// An immutable part of a collection.
@@ -61,7 +64,7 @@ pub(crate) struct Segment {
     vectors: Option<File>,
     folder: PathBuf,
     is_obsolete: AtomicBool,
-    _memory: Box<dyn TakenMemory>,
+    memory: Box<dyn TakenMemory>,
 }
 
 impl Segment {
@@ -75,29 +78,11 @@ impl Segment {
         (shape, memory): (Shape, &dyn SegmentMemory),
     ) -> Result<Segment> {
         let row_bytes = shape.dim * shape.dtype.size();
-        let missing = |e: Error| match e.kind {
-            stratann_storage::ErrorKind::BadInput => Error::corrupt(e.message),
-            _ => e,
-        };
-        let path = folder.join(INDEX);
-        let (_, manifest) = Manifest::read(&path).map_err(missing)?;
-        if manifest.build_id.to_string() != entry.build || manifest.rows != entry.rows {
-            return Err(damaged(folder, "its index is another one than the collection names"));
-        }
-        open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
-        let ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
-        if ids.rows() != entry.rows {
-            return Err(damaged(folder, "its ids are not as many as its rows"));
-        }
+        let Tables { ids, in_memory, bytes, usable, resident } = Tables::read(folder, entry, &shape)?;
         let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
-        let in_memory = if entry.level == 0 { ScannedRows::bytes(&shape, entry.rows) } else { 0 };
-        let tables = manifest.planned_account(0).total() + ids.bytes() + in_memory;
-        // What is read of a checkpoint are vectors of single points.
-        let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
-        // What is in memory whatever the budget is no cache, but has to have room.
-        let resident = if usable <= RESIDENT_BYTES { usable } else { 0 };
-        let taken = memory.take(tables + resident, usable - resident)?;
+        let taken = memory.take(bytes, usable - resident)?;
         let cache_budget = resident + taken.cache_bytes();
+        let path = folder.join(INDEX);
         let search_reserve = Reserve::default();
         let options =
             OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
@@ -114,8 +99,21 @@ impl Segment {
             vectors: vectors.transpose()?,
             folder: folder.into(),
             is_obsolete: false.into(),
-            _memory: taken,
+            memory: taken,
         })
+    }
+
+    /// Bytes that a segment needs at least to be opened.
+    ///
+    /// # Errors
+    /// As [`Segment::open`].
+    pub(crate) fn needed_bytes(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<u64> {
+        Ok(Tables::read(folder, entry, shape)?.bytes)
+    }
+
+    /// Memory that it has.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory.bytes()
     }
 
     /// Rows, dead ones included.
@@ -258,6 +256,47 @@ impl Segment {
     /// Has its folder removed once nobody uses it.
     pub(crate) fn set_obsolete(&self) {
         self.is_obsolete.store(true, Ordering::Release);
+    }
+}
+
+/// What a segment has in memory when it is open.
+struct Tables {
+    ids: IdTable,
+    /// Bytes of the rows in memory, of a checkpoint.
+    in_memory: u64,
+    /// Bytes that it needs.
+    bytes: u64,
+    /// Bytes that queries read, and those of them that are in memory whatever the budget.
+    usable: u64,
+    resident: u64,
+}
+
+impl Tables {
+    fn read(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<Tables> {
+        let (_, manifest) = Manifest::read(&folder.join(INDEX)).map_err(missing)?;
+        if manifest.build_id.to_string() != entry.build || manifest.rows != entry.rows {
+            return Err(damaged(folder, "its index is another one than the collection names"));
+        }
+        open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
+        let ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
+        if ids.rows() != entry.rows {
+            return Err(damaged(folder, "its ids are not as many as its rows"));
+        }
+        let in_memory = if entry.level == 0 { ScannedRows::bytes(shape, entry.rows) } else { 0 };
+        // What is read of a checkpoint are vectors of single points.
+        let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
+        // What is in memory whatever the budget is no cache, but has to have room.
+        let resident = if usable <= RESIDENT_BYTES { usable } else { 0 };
+        let bytes = manifest.planned_account(0).total() + ids.bytes() + in_memory + resident;
+        Ok(Tables { ids, in_memory, bytes, usable, resident })
+    }
+}
+
+/// A file that is missing is damage.
+fn missing(e: Error) -> Error {
+    match e.kind {
+        ErrorKind::BadInput => Error::corrupt(e.message),
+        _ => e,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use stratann_storage::budget::yield_cores;
 use stratann_storage::{ErrorKind, Progress};
 
 use super::slot::{Shared, Slot};
-use crate::collections::error::{Error, Kind};
+use crate::collections::error::{Error, Kind, Result};
 
 /// Collections that nobody used for so long, or for up to twice as long, are closed.
 const IDLE: Duration = Duration::from_secs(300);
@@ -29,6 +29,16 @@ pub(crate) enum Job {
 impl Job {
     /// How many kinds there are.
     pub(crate) const KINDS: usize = 2;
+    /// All kinds.
+    pub(crate) const ALL: [Job; Job::KINDS] = [Job::Checkpoint, Job::Merge];
+
+    /// Name of the kind.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Job::Checkpoint => "checkpoint",
+            Job::Merge => "merge",
+        }
+    }
 }
 
 /// The threads, and what they are asked.
@@ -73,7 +83,7 @@ impl Jobs {
         }
         let (asked, jobs) = channel();
         let (weak, is_stopped) = (shared.own.clone(), self.is_stopped.clone());
-        let named = std::thread::Builder::new().name(format!("{job:?}").to_lowercase());
+        let named = std::thread::Builder::new().name(job.name().into());
         let started = named.spawn(move || work(&weak, job, &jobs, &is_stopped));
         *thread = started.ok().map(|handle| Thread { asked, handle });
     }
@@ -111,15 +121,49 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        slot.is_at_work[job as usize].store(true, Ordering::Release);
         slot.is_asked[job as usize].store(false, Ordering::Release);
         let progress = shared.jobs.stopping(&slot);
         let done = match job {
             Job::Checkpoint => slot.checkpoint_due(&shared, &progress),
+            Job::Merge if slot.is_to_compact.swap(false, Ordering::AcqRel) => {
+                slot.compact(&shared, &progress)
+            }
             Job::Merge => slot.merge_due(&shared, &progress),
         };
         let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
         let trouble = done.err().filter(|e| !is_interrupted(e));
         slot.trouble.lock().unwrap_or_else(|e| e.into_inner())[job as usize] = trouble;
+        slot.is_at_work[job as usize].store(false, Ordering::Release);
+    }
+}
+
+impl Slot {
+    /// Kinds of jobs that wait or run.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = Job> {
+        Job::ALL.into_iter().filter(|job| {
+            let is_set = |all: &[AtomicBool; Job::KINDS]| all[*job as usize].load(Ordering::Acquire);
+            // Whoever compacts in the foreground runs jobs, too.
+            is_set(&self.is_asked)
+                || is_set(&self.is_at_work)
+                || matches!(self.running[*job as usize].try_lock(), Err(TryLockError::WouldBlock))
+        })
+    }
+
+    /// Has one segment made of all points by the thread of merges.
+    ///
+    /// # Errors
+    /// `BadInput` where there is no such thread.
+    pub(crate) fn compact_later(self: &Arc<Slot>, shared: &Shared) -> Result<()> {
+        self.is_to_compact.store(true, Ordering::Release);
+        shared.jobs.ask(shared, self, Job::Merge);
+        let is_awaited =
+            [&self.is_asked, &self.is_at_work].map(|all| all[Job::Merge as usize].load(Ordering::Acquire));
+        if is_awaited.contains(&true) || !self.is_to_compact.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.is_to_compact.store(false, Ordering::Release);
+        Err(Error::bad_input("there is no thread for merges; use compact, which returns when it is done"))
     }
 }
 
