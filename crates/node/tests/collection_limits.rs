@@ -12,6 +12,9 @@ use stratann_node::rows::{Batch, Key, RowKind, Rows};
 use stratann_params::IndexKind;
 use stratann_storage::{ErrorKind, Progress, Quiet};
 
+/// Memory that is set aside for the program.
+const PROGRAM: u64 = 13 << 20;
+
 const BAD_INPUT: Kind = Kind::Other(ErrorKind::BadInput);
 
 fn place() -> tempfile::TempDir {
@@ -86,8 +89,11 @@ fn a_collection_at_its_quota_is_busy_and_others_go_on() {
 fn what_is_kept_for_a_collection_is_not_taken_by_others() {
     let place = place();
     let rows = options().rows;
-    let small =
-        Options { deltas_bytes: 1 << 20, ram_budget: Some(rows.memory_bytes + (5 << 20)), ..options() };
+    let small = Options {
+        deltas_bytes: 1 << 20,
+        ram_budget: Some(rows.memory_bytes + PROGRAM + (5 << 20)),
+        ..options()
+    };
     let node = Node::open(place.path(), &small, &Quiet).unwrap();
     let kept = node.create_limited("kept", SMALL, minimum(9 << 19)).unwrap();
     let other = node.create_collection("other", SMALL).unwrap();

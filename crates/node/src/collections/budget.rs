@@ -33,17 +33,14 @@ enum Lack {
 }
 
 impl Memory {
-    /// Sets memory aside for the storage engine, points in memory and builds. Segments have the rest.
+    /// Sets memory aside for parts: the program, the storage engine, points in memory and builds. Segments have the
+    /// rest.
     ///
     /// # Errors
     /// `Budget` where the ledger has no room for them.
-    pub(super) fn new(ledger: Arc<Ledger>, engine: u64, deltas: u64, merges: u64) -> Result<Arc<Memory>> {
-        let engine_line = ledger.guarantee(Part::Engine, engine)?;
-        // The engine takes its memory at once.
-        let parts = [(Part::Deltas, deltas), (Part::Merges, merges)];
-        let others = parts.into_iter().map(|(part, bytes)| ledger.guarantee(part, bytes));
-        let mut guaranteed = others.collect::<stratann_storage::Result<Vec<_>>>()?;
-        guaranteed.push(engine_line);
+    pub(super) fn new(ledger: Arc<Ledger>, parts: &[(Part, u64)]) -> Result<Arc<Memory>> {
+        let guaranteed = parts.iter().map(|(part, bytes)| ledger.guarantee(*part, *bytes));
+        let guaranteed = guaranteed.collect::<stratann_storage::Result<Vec<_>>>()?;
         Ok(Arc::new(Memory { ledger, _guaranteed: guaranteed, accounts: Mutex::default() }))
     }
 
@@ -262,10 +259,14 @@ impl SegmentRoom {
             None => CacheBudget::free_bytes(),
             Some(_) => self.memory.room(&accounts, self.collection, Part::Segments) / 2,
         };
-        let account = accounts.of(self.collection);
-        let used = account.used.saturating_sub(self.replaces);
-        let own = account.limits.quota_bytes.map_or(u64::MAX, |quota| quota.saturating_sub(used));
+        let own = self.quota_left(&accounts.of(self.collection));
         left.min(own.saturating_sub(self.to_come.load(Ordering::Relaxed)) / 2)
+    }
+
+    /// What the quota leaves.
+    fn quota_left(&self, account: &Account) -> u64 {
+        let used = account.used.saturating_sub(self.replaces);
+        account.limits.quota_bytes.map_or(u64::MAX, |quota| quota.saturating_sub(used))
     }
 
     fn refused(&self, tables: u64, lack: Lack) -> stratann_storage::Error {
@@ -297,14 +298,23 @@ struct SegmentBytes {
 }
 
 impl SegmentMemory for SegmentRoom {
-    fn take(&self, tables: u64, usable: u64) -> stratann_storage::Result<Box<dyn TakenMemory>> {
+    fn take(
+        &self,
+        tables: u64,
+        resident: u64,
+        usable: u64,
+    ) -> stratann_storage::Result<Box<dyn TakenMemory>> {
         let to_come = self.to_come.load(Ordering::Relaxed).saturating_sub(tables);
         self.to_come.store(to_come, Ordering::Relaxed);
         let mut taken = Taken::none(&self.memory, self.collection, Part::Segments);
-        taken.grow(tables, self.replaces).map_err(|lack| self.refused(tables, lack))?;
+        let needed = tables.saturating_add(resident).saturating_add(to_come);
+        let fits = needed <= self.quota_left(&self.memory.account(self.collection));
+        let (resident, usable) = if fits { (resident, usable) } else { (0, resident + usable) };
+        let taking = tables + resident;
+        taken.grow(taking, self.replaces).map_err(|lack| self.refused(taking, lack))?;
         let cache = usable.min(self.cache_room());
         let cache = if taken.grow(cache, self.replaces).is_ok() { cache } else { 0 };
-        Ok(Box::new(SegmentBytes { taken, cache }))
+        Ok(Box::new(SegmentBytes { taken, cache: resident + cache }))
     }
 }
 
@@ -377,6 +387,8 @@ impl Reserved {
 mod tests {
     use super::*;
 
+    const PARTS_SET_ASIDE: [(Part, u64); 3] = [(Part::Engine, 300), (Part::Deltas, 100), (Part::Merges, 200)];
+
     fn minimum(minimum_bytes: u64) -> MemoryLimits {
         MemoryLimits { quota_bytes: None, minimum_bytes }
     }
@@ -387,7 +399,7 @@ mod tests {
 
     /// 100 bytes for points and 400 for segments.
     fn memory() -> Arc<Memory> {
-        Memory::new(Ledger::new(Some(1000)), 300, 100, 200).unwrap()
+        Memory::new(Ledger::new(Some(1000)), &PARTS_SET_ASIDE).unwrap()
     }
 
     fn segment(memory: &Arc<Memory>, collection: u64) -> SegmentRoom {
@@ -407,34 +419,38 @@ mod tests {
         drop(two);
         assert_eq!((memory.used(Part::Deltas), one.bytes()), (10, 10));
         let room = segment(&memory, 1);
-        let taken = room.take(100, 1000).unwrap();
+        let taken = room.take(100, 0, 1000).unwrap();
         assert_eq!((taken.cache_bytes(), taken.bytes(), memory.used(Part::Segments)), (150, 250, 250));
         assert_eq!(memory.account(1).used, 260);
-        assert!(room.take(200, 0).is_err_and(|e| e.message.contains("--ram-budget")));
+        assert!(room.take(200, 0, 0).is_err_and(|e| e.message.contains("--ram-budget")));
         drop(taken);
-        assert_eq!(room.take(400, 0).unwrap().cache_bytes(), 0);
+        assert_eq!(room.take(400, 0, 0).unwrap().cache_bytes(), 0);
         assert_eq!(memory.account(1).used, 10);
-        assert!(Memory::new(Ledger::new(Some(500)), 300, 100, 200).is_err());
+        assert!(Memory::new(Ledger::new(Some(500)), &PARTS_SET_ASIDE).is_err());
     }
 
     #[test]
     fn a_quota_counts_points_and_segments_with_and_without_a_budget() {
-        for memory in [memory(), Memory::new(Ledger::new(None), 300, 100, 200).unwrap()] {
+        for memory in [memory(), Memory::new(Ledger::new(None), &PARTS_SET_ASIDE).unwrap()] {
             memory.set_limits(1, quota(80));
             let mut points = Reserved::none(&memory, 1);
             points.resize(30).unwrap();
-            let taken = segment(&memory, 1).take(20, 1000).unwrap();
+            let room = segment(&memory, 1);
+            let whole = room.take(20, 30, 0).unwrap();
+            assert_eq!((whole.cache_bytes(), whole.bytes()), (30, 50), "it fits");
+            drop(whole);
+            let taken = room.take(20, 31, 0).unwrap();
             assert_eq!(taken.cache_bytes(), 15, "points keep a half of what the quota leaves");
             let error = points.resize(46).unwrap_err();
             assert!(error.message.contains("65 B of its memory quota of 80 B"), "{error}");
             assert!(memory.account(1).is_at_quota);
             points.resize(45).unwrap();
             assert!(!memory.account(1).is_at_quota);
-            assert!(segment(&memory, 1).take(1, 0).is_err_and(|e| e.message.contains("quota of 80 B")));
+            assert!(segment(&memory, 1).take(1, 0, 0).is_err_and(|e| e.message.contains("quota of 80 B")));
             // What takes the place of 20 bytes may have as many.
             let replacing = SegmentRoom::replacing(&memory, 1, 20);
-            assert_eq!(replacing.take(20, 0).unwrap().bytes(), 20);
-            assert!(replacing.take(21, 0).is_err());
+            assert_eq!(replacing.take(20, 0, 0).unwrap().bytes(), 20);
+            assert!(replacing.take(21, 0, 0).is_err());
             Reserved::none(&memory, 2).resize(55).unwrap();
             assert!(memory.check_quota(1, 80).is_ok() && memory.check_quota(2, 1 << 40).is_ok());
             assert!(memory.check_quota(1, 81).is_err_and(|e| e.message.contains("a quota of 1MiB")));
@@ -446,7 +462,7 @@ mod tests {
         let memory = memory();
         memory.set_limits(1, quota(100));
         let room = SegmentRoom::of_tables(&memory, 1, 90);
-        let taken = [30, 30, 30].map(|tables| room.take(tables, 1000).unwrap());
+        let taken = [30, 30, 30].map(|tables| room.take(tables, 0, 1000).unwrap());
         assert_eq!(taken.iter().map(|own| own.cache_bytes()).collect::<Vec<_>>(), [5, 2, 1]);
     }
 
@@ -459,14 +475,14 @@ mod tests {
         let mut other = Reserved::none(&memory, 2);
         other.resize(100).unwrap();
         let room = segment(&memory, 2);
-        let error = room.take(101, 0).err().unwrap();
+        let error = room.take(101, 0, 0).err().unwrap();
         assert!(error.message.contains("300 B are kept for the minima"), "{error}");
-        let taken = room.take(100, 0).unwrap();
-        assert!(room.take(1, 0).is_err() && !memory.account(2).is_at_quota);
+        let taken = room.take(100, 0, 0).unwrap();
+        assert!(room.take(1, 0, 0).is_err() && !memory.account(2).is_at_quota);
         // Its points have more than is left for points.
         let mut points = Reserved::none(&memory, 1);
         points.resize(120).unwrap();
-        let own = segment(&memory, 1).take(180, 0).unwrap();
+        let own = segment(&memory, 1).take(180, 0, 0).unwrap();
         assert_eq!((memory.used(Part::Deltas), memory.used(Part::Segments)), (100, 400));
         assert!(points.resize(121).is_err() && !memory.lacks_minima());
         drop(taken);
@@ -495,7 +511,7 @@ mod tests {
         memory.set_limits(2, minimum(201));
         assert!(!memory.has_room_for_minima());
         memory.check_limits(2, &minimum(100)).unwrap();
-        let taken = segment(&memory, 3).take(400, 0).unwrap();
+        let taken = segment(&memory, 3).take(400, 0, 0).unwrap();
         assert!(!memory.lacks_minima());
         memory.set_limits(2, minimum(200));
         assert!(memory.has_room_for_minima() && memory.lacks_minima());

@@ -195,7 +195,7 @@ impl Collection {
     }
 
     fn check_queries(&self, queries: &[u8]) -> Result<()> {
-        self.slot.spec.check_vectors(queries)?;
+        self.slot.spec.check_vectors(queries, "query")?;
         if queries.len() > PAGE_BYTES_MAX {
             let (bytes, most) = (queries.len(), PAGE_BYTES_MAX);
             return Err(Error::bad_input(format!("{bytes} bytes of queries; give at most {most} at once")));

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use stratann_storage::budget::Account;
 use stratann_storage::ledger::{Ledger, Part, PartUse};
 use stratann_storage::{ErrorKind, Progress};
 
@@ -107,7 +108,13 @@ impl Node {
     ) -> Result<Node> {
         let merges = options.segments.build_bytes.unwrap_or(0);
         let ledger = Ledger::new(options.ram_budget);
-        let memory = Memory::new(ledger, options.rows.memory_bytes, options.deltas_bytes, merges)?;
+        let parts = [
+            (Part::Fixed, Account::new().total()),
+            (Part::Engine, options.rows.memory_bytes),
+            (Part::Deltas, options.deltas_bytes),
+            (Part::Merges, merges),
+        ];
+        let memory = Memory::new(ledger, &parts)?;
         let in_background = options.segments.in_background && rows.why_read_only().is_none();
         let segments = SegmentOptions { in_background, ..options.segments };
         let shared = Arc::new_cyclic(|own| Shared {

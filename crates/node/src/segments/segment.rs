@@ -9,6 +9,7 @@ use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
+use stratann_storage::budget::Account;
 use stratann_storage::data_file::{FileEntry, open_file};
 use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
 
@@ -25,7 +26,8 @@ pub(super) const IDS: &str = "ids.bin";
 /// File of vectors as they were given.
 pub(super) const VECTORS: &str = "vectors.bin";
 
-/// Segments with fewer bytes are in memory whatever the budget: a read of each costs a query more than they take.
+/// Segments with fewer bytes are in memory whatever the budget, unless a quota is less: a read of each costs a query
+/// more than they take.
 const RESIDENT_BYTES: u64 = 16 << 20;
 
 /// Folder of a segment in the folder of its collection.
@@ -35,12 +37,13 @@ pub(crate) fn folder_of(collection: &Path, number: u64) -> PathBuf {
 
 /// Memory that segments may take.
 pub(crate) trait SegmentMemory: Send + Sync {
-    /// Takes memory for a segment that is opened: `tables` bytes at least, and as much as there is of `usable` more.
-    /// What it returns is given back when it is dropped, and says how much more it got.
+    /// Takes memory for a segment that is opened: `tables` bytes at least, `resident` more unless a quota is less, and
+    /// as much as there is of `usable` more. What it returns is given back when it is dropped, and says how much it
+    /// got beside the tables.
     ///
     /// # Errors
-    /// When there is no room for the tables.
-    fn take(&self, tables: u64, usable: u64) -> Result<Box<dyn TakenMemory>>;
+    /// When there is no room for the tables, or only a quota leaves out what is resident.
+    fn take(&self, tables: u64, resident: u64, usable: u64) -> Result<Box<dyn TakenMemory>>;
 }
 
 /// Memory of an open segment.
@@ -80,8 +83,8 @@ impl Segment {
         let row_bytes = shape.dim * shape.dtype.size();
         let Tables { ids, in_memory, bytes, usable, resident } = Tables::read(folder, entry, &shape)?;
         let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
-        let taken = memory.take(bytes, usable - resident)?;
-        let cache_budget = resident + taken.cache_bytes();
+        let taken = memory.take(bytes, resident, usable - resident)?;
+        let cache_budget = taken.cache_bytes();
         let path = folder.join(INDEX);
         let search_reserve = Reserve::default();
         let options =
@@ -266,7 +269,7 @@ struct Tables {
     in_memory: u64,
     /// Bytes that it needs.
     bytes: u64,
-    /// Bytes that queries read, and those of them that are in memory whatever the budget.
+    /// Bytes that queries read, and those of them that are in memory whatever the budget, but within a quota.
     usable: u64,
     resident: u64,
 }
@@ -285,9 +288,10 @@ impl Tables {
         let in_memory = if entry.level == 0 { ScannedRows::bytes(shape, entry.rows) } else { 0 };
         // What is read of a checkpoint are vectors of single points.
         let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
-        // What is in memory whatever the budget is no cache, but has to have room.
         let resident = if usable <= RESIDENT_BYTES { usable } else { 0 };
-        let bytes = manifest.planned_account(0).total() + ids.bytes() + in_memory + resident;
+        // The program is set aside once, for all segments.
+        let index = manifest.planned_account(0).total() - Account::new().total();
+        let bytes = index + ids.bytes() + in_memory;
         Ok(Tables { ids, in_memory, bytes, usable, resident })
     }
 }
