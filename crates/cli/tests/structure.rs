@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 40] = [
+const NODE_ROOMS: [&str; 42] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -125,6 +125,7 @@ const NODE_ROOMS: [&str; 40] = [
     "rows::folder",
     "rows::log",
     "rows::engine",
+    "rows::read_only",
     "rows::fjall",
     "rows::open",
     "rows",
@@ -151,6 +152,7 @@ const NODE_ROOMS: [&str; 40] = [
     "collections::live",
     "collections::verify",
     "collections::catalogue",
+    "collections::salvage",
     "collections::collection",
     "collections::node",
     "collections",

@@ -121,8 +121,8 @@ impl Collection {
     /// # Errors
     /// `BadInput` for NaN, infinities, other shapes, no points, ids that are too long, and more than 8 MiB; `Busy` for
     /// more points in memory than may wait, and more than memory or the quota of the collection allows; `ReadOnly`;
-    /// `Unknown` when writing failed midway;
-    /// `Missing`; `Corrupt` and `Io` of the rows. But for `Unknown`, nothing was written.
+    /// `Unknown` when writing failed midway; `Missing`; `Corrupt` and `Io` of the rows. But for `Unknown`, nothing was
+    /// written.
     pub fn upsert(&self, ids: &[ExternalId], vectors: &[u8]) -> Result<Upserted> {
         let work = Work::upsert(&self.slot.spec, ids, vectors).map_err(|e| e.of_collection(self.name()))?;
         match self.slot.change(&self.shared, work)? {

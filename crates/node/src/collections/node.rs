@@ -14,10 +14,11 @@ use super::error::{Error, Kind, Result};
 use super::limits::MemoryLimits;
 use super::live::{Job, Jobs, Shared, Slot};
 use super::options::SegmentOptions;
-use super::salvage::{self, Left};
+use super::salvage;
 use super::spec::{Spec, check_name};
 use super::verify::{self, Verified};
 use crate::rows::{self, Batch, Key, Outcome, Rows};
+use crate::segments::Left;
 
 /// Folder of all segments in a data folder.
 const SEGMENTS: &str = "s";
@@ -84,8 +85,8 @@ pub struct Node {
 
 impl Node {
     /// Opens a data folder, or makes one, and removes what earlier drops left. Collections are opened at their first
-    /// use. Where the storage engine is damaged, segments that a checkpoint or a merge left are searched, and nothing is
-    /// written; [`Node::why_read_only`] tells.
+    /// use. Where the storage engine is damaged, segments that a checkpoint or a merge left are searched, and nothing
+    /// is written; [`Node::why_read_only`] tells.
     ///
     /// # Errors
     /// As [`Rows::open`]; `Corrupt` for a damaged catalogue.

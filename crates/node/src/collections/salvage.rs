@@ -1,9 +1,8 @@
 //! Collections of a data folder whose storage engine is damaged: their segments are searched, and nothing is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use stratann_core::sieve::Sieve;
 use stratann_storage::{Error, Progress, Result};
 
 use super::catalogue;
@@ -11,10 +10,7 @@ use super::limits::MemoryLimits;
 use super::point::Manifest;
 use super::spec::Spec;
 use crate::rows::{Batch, Options, Rows};
-use crate::segments::{Layout, LayoutCopy};
-
-/// Rows that were left of segments, by the numbers of collection and segment.
-pub(super) type Left = BTreeMap<(u64, u64), Sieve>;
+use crate::segments::{Layout, LayoutCopy, Left};
 
 /// Opens what the folders of collections say of their segments. Points that were in no segment are not there, and
 /// those that were replaced or deleted since may be.

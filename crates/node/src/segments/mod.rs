@@ -15,7 +15,7 @@ mod scanned;
 mod segment;
 mod unfinished;
 
-pub(crate) use copy::LayoutCopy;
+pub(crate) use copy::{LayoutCopy, Left};
 pub(crate) use ids::Place;
 pub(crate) use layout::{Layout, SegmentEntry};
 pub(crate) use made::{Making, Point, from_points};

@@ -108,7 +108,8 @@ pub(crate) fn layout(rows: &Rows, collection: u64) -> Result<Layout> {
 /// manifest counts the points. Segments that `earlier` has stay open.
 ///
 /// # Errors
-/// `Busy`; `Budget` for segments that have no room, and for a quota that is less than they need; `Corrupt` when a row or a segment is damaged, or tail and manifest differ; `Io`.
+/// `Busy`; `Budget` for segments that have no room, and for a quota that is less than they need; `Corrupt` when a row
+/// or a segment is damaged, or tail and manifest differ; `Io`.
 pub(crate) fn build(
     shared: &Shared,
     slot: &Slot,

@@ -12,10 +12,10 @@ use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
 use crate::collections::options::SegmentOptions;
-use crate::collections::salvage::Left;
 use crate::collections::spec::Spec;
 use crate::collections::work::{Done, Work};
 use crate::rows::Rows;
+use crate::segments::Left;
 use stratann_storage::Quiet;
 
 /// What all collections of a node share.
