@@ -338,6 +338,10 @@ def test_what_is_documented_is_there(client, points):
         "delta_bytes",
         "segments",
         "trouble",
+        "jobs",
+        "memory_bytes",
+        "memory_quota_bytes",
+        "memory_minimum_bytes",
     }
     assert set(points.info()) == keys
     assert "'c'" in repr(points) and "data" in repr(client)

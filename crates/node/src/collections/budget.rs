@@ -100,7 +100,7 @@ impl Memory {
 
     /// Sets the limits of a collection, whatever it uses.
     pub(super) fn set_limits(&self, collection: u64, limits: MemoryLimits) {
-        self.accounts().change(collection, |own| (own.limits, own.is_at_quota) = (limits, false));
+        self.accounts().change(collection, |own| (own.limits, own.is_at_limit) = (limits, false));
     }
 
     /// Whether there is room for the minima of all collections. Where there is not, none is kept.
@@ -121,7 +121,7 @@ impl Memory {
         let mut accounts = self.accounts();
         match accounts.of(collection).limits.quota_bytes {
             Some(quota) if quota < needed => {
-                accounts.change(collection, |own| own.is_at_quota = true);
+                accounts.change(collection, |own| own.is_at_limit = true);
                 let (quota, needed) = (size(quota), size_up(needed));
                 Err(stratann_storage::Error::budget(format!(
                     "to open it takes {needed}, and its memory quota is {quota}; give it a quota of {needed} or more"
@@ -129,6 +129,20 @@ impl Memory {
                 .into())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The most that a collection could take for a purpose if all others were closed, but for its quota.
+    fn room_alone(&self, accounts: &Accounts, taken: &Taken) -> u64 {
+        let (capacity, account) = (self.capacity(), accounts.of(taken.collection));
+        let all = capacity.saturating_sub(account.used);
+        let own = self.ledger.most(taken.purpose).saturating_sub(taken.bytes_of(taken.purpose));
+        match accounts.fit(capacity) {
+            true => {
+                let minima = u64::try_from(accounts.other_minima(taken.collection)).unwrap_or(u64::MAX);
+                own.min(all.saturating_sub(minima)).max(account.unused().min(all))
+            }
+            false => own.min(all),
         }
     }
 
@@ -159,6 +173,12 @@ impl Taken {
         self.parts.iter().flatten().map(Reservation::bytes).sum()
     }
 
+    /// Bytes that it has of a part of the ledger.
+    fn bytes_of(&self, part: Part) -> u64 {
+        let own = PARTS.iter().zip(&self.parts).find(|(known, _)| **known == part);
+        own.and_then(|(_, reserved)| reserved.as_ref()).map_or(0, Reservation::bytes)
+    }
+
     /// Takes more. `replaces` bytes of the collection go back soon, and do not count for its quota.
     fn grow(&mut self, more: u64, replaces: u64) -> std::result::Result<(), Lack> {
         let memory = self.memory.clone();
@@ -167,9 +187,10 @@ impl Taken {
         let quota = account.limits.quota_bytes;
         let after = account.used.saturating_sub(replaces).saturating_add(more);
         if let Some(quota) = quota.filter(|quota| after > *quota) {
-            accounts.change(self.collection, |own| own.is_at_quota = true);
+            accounts.change(self.collection, |own| own.is_at_limit = true);
             return Err(Lack::Quota { quota, used: account.used });
         }
+        let is_at_limit = more > memory.room_alone(&accounts, self);
         let before = self.bytes();
         let fits = more <= memory.room(&accounts, self.collection, self.purpose) && self.grow_parts(more);
         if !fits {
@@ -177,7 +198,7 @@ impl Taken {
         }
         accounts.change(self.collection, |own| {
             own.used = own.used.saturating_add(if fits { more } else { 0 });
-            own.is_at_quota = false;
+            own.is_at_limit = !fits && is_at_limit;
         });
         match fits {
             true => Ok(()),
@@ -413,6 +434,8 @@ mod tests {
         one.resize(60).unwrap();
         two.resize(40).unwrap();
         assert!(two.resize(41).is_err() && one.resize(61).is_err());
+        assert!(!memory.account(1).is_at_limit, "it would fit if the other were closed");
+        assert!(one.resize(101).is_err() && memory.account(1).is_at_limit, "it never fits");
         assert_eq!(memory.used(Part::Deltas), 100);
         one.resize(10).unwrap();
         two.resize(90).unwrap();
@@ -443,9 +466,9 @@ mod tests {
             assert_eq!(taken.cache_bytes(), 15, "points keep a half of what the quota leaves");
             let error = points.resize(46).unwrap_err();
             assert!(error.message.contains("65 B of its memory quota of 80 B"), "{error}");
-            assert!(memory.account(1).is_at_quota);
+            assert!(memory.account(1).is_at_limit);
             points.resize(45).unwrap();
-            assert!(!memory.account(1).is_at_quota);
+            assert!(!memory.account(1).is_at_limit);
             assert!(segment(&memory, 1).take(1, 0, 0).is_err_and(|e| e.message.contains("quota of 80 B")));
             // What takes the place of 20 bytes may have as many.
             let replacing = SegmentRoom::replacing(&memory, 1, 20);
@@ -478,7 +501,7 @@ mod tests {
         let error = room.take(101, 0, 0).err().unwrap();
         assert!(error.message.contains("300 B are kept for the minima"), "{error}");
         let taken = room.take(100, 0, 0).unwrap();
-        assert!(room.take(1, 0, 0).is_err() && !memory.account(2).is_at_quota);
+        assert!(room.take(1, 0, 0).is_err() && memory.account(2).is_at_limit);
         // Its points have more than is left for points.
         let mut points = Reserved::none(&memory, 1);
         points.resize(120).unwrap();

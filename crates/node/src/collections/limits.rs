@@ -61,8 +61,8 @@ pub(super) struct Account {
     pub(super) limits: MemoryLimits,
     /// Bytes that it uses.
     pub(super) used: u64,
-    /// Whether its last request was refused for its quota. Memory of others would not help then.
-    pub(super) is_at_quota: bool,
+    /// Whether its last request was refused whatever others use: for its quota, or since there is never that much.
+    pub(super) is_at_limit: bool,
 }
 
 impl Account {

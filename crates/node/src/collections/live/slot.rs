@@ -57,10 +57,10 @@ impl Shared {
         opened.iter().map(|slot| u64::from(slot.close_if_idle())).sum()
     }
 
-    /// Closes another collection after a collection got no memory. Returns false when there is none, or when only the
-    /// collection's own quota is too small.
+    /// Closes another collection after a collection got no memory. Returns false when there is none, or when that
+    /// would not help: the collection's own quota is too small, or there is never that much.
     pub(crate) fn make_room(&self, collection: u64) -> bool {
-        !self.memory.account(collection).is_at_quota && self.evict(collection)
+        !self.memory.account(collection).is_at_limit && self.evict(collection)
     }
 
     /// Closes the collection that was used least recently of those that nobody changes now, but for one. Returns
