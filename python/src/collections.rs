@@ -7,9 +7,10 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use serde_json::json;
-use stratann_engine::dataset::check_row;
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{self, Collection, Kind, Node, Options, Point, SearchOptions, Spec};
+use stratann_node::collections::{
+    self, Collection, Kind, MemoryLimits, Node, Options, Point, SearchOptions, Spec,
+};
 use stratann_node::rows::{ExternalId, MEMORY_BYTES_MIN};
 use stratann_params::IndexKind;
 use stratann_storage::{Error, ErrorKind, Quiet};
@@ -32,6 +33,7 @@ fn raised(py: Python<'_>, error: &collections::Error) -> PyErr {
         Kind::Busy => with("BusyError", error.retry_after_s().unwrap_or(1)),
         Kind::Unknown { seq } => with("UnknownOutcomeError", seq),
         Kind::DiskFull => error::named(py, "DiskError", message),
+        Kind::ReadOnly => error::to_python(py, &Error { kind: ErrorKind::Corrupt, message: message.into() }),
         Kind::Other(kind) => error::to_python(py, &Error { kind, message: message.into() }),
     }
 }
@@ -128,18 +130,6 @@ impl DataFolder {
     }
 }
 
-/// Refuses vectors without valid distances.
-fn check(spec: &Spec, vectors: &[u8], noun: &str) -> collections::Result<()> {
-    for (number, row) in vectors.chunks_exact(spec.row_bytes().max(1)).enumerate() {
-        if let Some(bad) = check_row(spec.dtype, spec.metric, row) {
-            return Err(
-                Error::bad_input(format!("{noun} {number}: {bad}; correct it or leave it out")).into()
-            );
-        }
-    }
-    Ok(())
-}
-
 #[pymethods]
 impl DataFolder {
     #[new]
@@ -165,16 +155,21 @@ impl DataFolder {
         self.open.here().is_none_or(|open| open.lock().unwrap_or_else(|e| e.into_inner()).is_none())
     }
 
-    /// Makes a collection.
+    /// Why nothing can be written, if the storage engine is damaged.
+    fn read_only(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.node(py)?.why_read_only().map(String::from))
+    }
+
+    /// Makes a collection of a metric, a type and a kind. Limits are its memory quota and its minimum, in bytes.
     fn create(
         &self,
         py: Python<'_>,
         name: &str,
         dim: usize,
-        metric: &str,
-        dtype: &str,
-        kind: &str,
+        of: (String, String, String),
+        limits: (Option<u64>, u64),
     ) -> PyResult<()> {
+        let (metric, dtype, kind) = (of.0.as_str(), of.1.as_str(), of.2.as_str());
         let unknown = |what: &str, given: &str, names: Vec<&str>| {
             let names = stratann_params::list_of(names.iter().map(|name| format!("{name:?}")));
             error::input(py, &format!("{what} is {given:?}; use {names}"))
@@ -191,7 +186,23 @@ impl DataFolder {
                 name => Some(IndexKind::parse(name).ok_or_else(|| unknown("kind", name, all_kinds()))?),
             },
         };
-        self.call(py, |node| node.create_collection(name, spec).map(drop))
+        let limits = MemoryLimits { quota_bytes: limits.0, minimum_bytes: limits.1 };
+        self.call(py, |node| node.create_limited(name, spec, limits).map(drop))
+    }
+
+    /// Changes memory limits of a collection: `None` leaves one as it is, a quota of `(None,)` is none.
+    fn set_limits(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        quota: Option<(Option<u64>,)>,
+        minimum: Option<u64>,
+    ) -> PyResult<()> {
+        let change = |own: &mut MemoryLimits| {
+            own.quota_bytes = quota.map_or(own.quota_bytes, |quota| quota.0);
+            own.minimum_bytes = minimum.unwrap_or(own.minimum_bytes);
+        };
+        self.call(py, |node| node.change_limits(name, change).map(drop))
     }
 
     /// Returns a list of all collections as JSON.
@@ -241,6 +252,10 @@ impl DataFolder {
         all["delta_bytes"] = facts.delta_bytes.into();
         all["segments"] = segments.collect();
         all["trouble"] = facts.trouble.map(|e| e.message).into();
+        all["jobs"] = facts.jobs.into();
+        all["memory_bytes"] = facts.memory_bytes.into();
+        all["memory_quota_bytes"] = facts.limits.quota_bytes.into();
+        all["memory_minimum_bytes"] = facts.limits.minimum_bytes.into();
         crate::json(py, &all)
     }
 
@@ -253,10 +268,7 @@ impl DataFolder {
         vectors: PyReadonlyArray1<'py, u8>,
     ) -> PyResult<(u64, u64, u64, u64)> {
         let (ids, vectors) = (plain(ids), vectors.as_slice()?);
-        let done = self.call_collection(py, name, |collection| {
-            check(&collection.spec(), vectors, "vector")?;
-            collection.upsert(&ids, vectors)
-        })?;
+        let done = self.call_collection(py, name, |collection| collection.upsert(&ids, vectors))?;
         Ok((done.seq, done.new, done.replaced, done.repeated))
     }
 
@@ -279,10 +291,7 @@ impl DataFolder {
     ) -> PyResult<PyHits<'py>> {
         let queries = queries.as_slice()?;
         let options = SearchOptions { k, recall, threads, ..SearchOptions::default() };
-        let found = self.call_collection(py, name, |collection| {
-            check(&collection.spec(), queries, "query")?;
-            collection.search_with(queries, &options)
-        })?;
+        let found = self.call_collection(py, name, |collection| collection.search_with(queries, &options))?;
         let of_query = |hits: &Vec<collections::Hit>| {
             let ids: Vec<_> = hits.iter().map(|hit| id_object(py, &hit.id)).collect::<PyResult<_>>()?;
             PyList::new(py, ids)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import re
 import uuid
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,6 +25,13 @@ from ._progress import Progress, listening
 Id = Union[int, str, uuid.UUID]
 #: Ids of points: a list of ids, or an array of whole numbers of shape (n,).
 Ids = Union[Sequence[Id], NDArray[Any]]
+
+
+class _Kept(enum.Enum):
+    """The value of a limit that stays as it is."""
+
+    KEPT = "as it is"
+
 
 #: Most bytes of a batch with its keys; a data folder takes twice as many.
 _BATCH_BYTES = 4 << 20
@@ -130,9 +139,25 @@ class Client:
         self._path = fixed(path)
         self._threads = whole(threads, "threads", 1) or os.cpu_count() or 1
         self._folder = _stratann.DataFolder(self._path, byte_size(ram_budget, "ram_budget"))
+        if (why := self._folder.read_only()) is not None:
+            warnings.warn(f"{self._path} is read-only: {why}", RuntimeWarning, stacklevel=2)
+
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing can be written: the storage engine is damaged, and segments are searched as they were. None for
+        a data folder that is whole."""
+        return self._folder.read_only()
 
     def create_collection(
-        self, name: str, *, dim: int, metric: str = "l2", dtype: DTypeLike = "float32", kind: str = "auto"
+        self,
+        name: str,
+        *,
+        dim: int,
+        metric: str = "l2",
+        dtype: DTypeLike = "float32",
+        kind: str = "auto",
+        memory_quota: int | str | None = None,
+        memory_minimum: int | str = 0,
     ) -> Collection:
         """Creates an empty collection.
 
@@ -142,12 +167,16 @@ class Client:
             metric: ``"l2"``, ``"ip"`` or ``"cosine"``.
             dtype: float32, float16, uint8 or int8.
             kind: kind of index of its larger parts; ``"auto"`` leaves the choice to each of them.
+            memory_quota: the most memory of its newest points and open segments, in bytes or as text; None for no
+                quota.
+            memory_minimum: memory that other collections never take, in bytes or as text.
 
         Raises:
-            InputError: a name that is taken, or a wrong argument.
+            InputError: a name that is taken, a minimum that has no room, or a wrong argument.
         """
         count = whole(dim, "dim", 1)
-        self._folder.create(_name(name), count or 0, metric, _dtype_name(dtype), kind)
+        limits = byte_size(memory_quota, "memory_quota"), byte_size(memory_minimum, "memory_minimum") or 0
+        self._folder.create(_name(name), count or 0, (metric, _dtype_name(dtype), kind), limits)
         return self.collection(name)
 
     def collection(self, name: str) -> Collection:
@@ -245,7 +274,8 @@ class Collection:
 
         Raises:
             InputError: NaN or infinity, a zero vector under cosine, another shape, an id that is none.
-            BusyError: there is no room; nothing was written.
+            BusyError: there is no room, or the quota is used up; nothing was written.
+            CorruptIndexError: the data folder is read-only; see `Client.read_only`.
             UnknownOutcomeError: writing failed midway.
             ChangeError: some changes of a large call are made, and a later one is not; the error before it says why.
             MissingError: the collection was dropped.
@@ -357,6 +387,30 @@ class Collection:
         with listening(progress) as on_progress:
             self._folder.compact(self._name, on_progress)
 
+    def set_limits(
+        self,
+        *,
+        memory_quota: int | str | None | _Kept = _Kept.KEPT,
+        memory_minimum: int | str | _Kept = _Kept.KEPT,
+    ) -> None:
+        """Changes the limits of the memory of the collection. What is not given stays as it is.
+
+        Args:
+            memory_quota: the most memory of its newest points and open segments, in bytes or as text; None for no
+                quota.
+            memory_minimum: memory that other collections never take, in bytes or as text.
+
+        Raises:
+            InputError: a quota below the minimum, or a minimum that has no room beside those of other collections.
+            MissingError: the collection was dropped.
+        """
+        quota = minimum = None
+        if not isinstance(memory_quota, _Kept):
+            quota = (byte_size(memory_quota, "memory_quota"),)
+        if not isinstance(memory_minimum, _Kept):
+            minimum = byte_size(memory_minimum, "memory_minimum") or 0
+        self._folder.set_limits(self._name, quota, minimum)
+
     def verify(self) -> dict[str, int]:
         """Compares all that is stored of the collection. Returns its ``points`` and its newest change, ``seq``.
 
@@ -368,8 +422,9 @@ class Collection:
 
     def info(self) -> dict[str, Any]:
         """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind``, ``points``,
-        ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, and ``trouble``: why the last checkpoint or merge
-        failed, or None."""
+        ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, ``trouble``: why the last checkpoint or merge failed,
+        or None, ``jobs``: kinds of jobs that wait or run, ``memory_bytes``, ``memory_quota_bytes`` and
+        ``memory_minimum_bytes``."""
         described: dict[str, Any] = json.loads(self._folder.info(self._name))
         return described
 

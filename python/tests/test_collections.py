@@ -209,6 +209,41 @@ def test_a_compact_collection_has_one_segment(points):
     assert points.verify()["points"] == 3000
 
 
+def test_memory_limits_are_set_changed_and_hold(client):
+    points = client.create_collection("d", dim=DIM, memory_quota="300KiB", memory_minimum=1000)
+    limits = ("memory_quota_bytes", "memory_minimum_bytes")
+    assert [points.info()[name] for name in limits] == [300 << 10, 1000]
+    with pytest.raises(stratann.BusyError, match="memory quota of 300.0 KiB"):
+        for first in range(0, 20_000, 500):
+            points.upsert(np.arange(first, first + 500), vectors(1, 500, DIM))
+    assert points.info()["memory_bytes"] > 10_000
+    points.set_limits(memory_quota=None)
+    points.upsert(np.arange(500), vectors(1, 500, DIM))
+    points.set_limits(memory_minimum="1MiB")
+    assert [points.info()[name] for name in limits] == [None, 1 << 20]
+    assert set(points.info()["jobs"]) <= {"checkpoint", "merge"}
+    for wrong in [{"memory_quota": 0}, {"memory_quota": 1}, {"memory_minimum": -1}, {"memory_quota": "big"}]:
+        with pytest.raises(stratann.InputError):
+            points.set_limits(**wrong)
+    assert client.read_only is None
+
+
+def test_a_damaged_data_folder_is_read_only(path):
+    with stratann.Client(path) as client:
+        points = client.create_collection("c", dim=DIM)
+        points.upsert([1], line(1))
+        points.compact()
+    for file in (path / "db").rglob("*"):
+        if file.is_file():
+            file.write_bytes(bytes(byte ^ 0x55 for byte in file.read_bytes()))
+    with pytest.warns(RuntimeWarning, match="read-only"), stratann.Client(path) as client:
+        assert "nothing is written" in client.read_only
+        points = client.collection("c")
+        assert points.search(line(1), k=1).ids == [[1]]
+        with pytest.raises(stratann.CorruptIndexError, match="nothing is written"):
+            points.upsert([2], line(2))
+
+
 def test_a_budget_that_is_too_small_names_one_that_works(path):
     with pytest.raises(stratann.BudgetError, match="give ram_budget=") as raised:
         stratann.Client(path, ram_budget="64MiB")
@@ -303,6 +338,10 @@ def test_what_is_documented_is_there(client, points):
         "delta_bytes",
         "segments",
         "trouble",
+        "jobs",
+        "memory_bytes",
+        "memory_quota_bytes",
+        "memory_minimum_bytes",
     }
     assert set(points.info()) == keys
     assert "'c'" in repr(points) and "data" in repr(client)

@@ -60,6 +60,7 @@ pub(crate) fn open(folder: &Path, ram_budget: Option<u64>, progress: &dyn Progre
 pub(crate) fn plain(error: collections::Error) -> Error {
     let kind = match error.kind {
         Kind::Missing => ErrorKind::BadInput,
+        Kind::ReadOnly => ErrorKind::Corrupt,
         Kind::Busy => ErrorKind::Budget,
         Kind::Unknown { .. } | Kind::DiskFull => ErrorKind::Io,
         Kind::Other(kind) => kind,

@@ -176,6 +176,10 @@ fn collections_are_listed_and_dropped() {
         "delta_bytes",
         "segments",
         "trouble",
+        "jobs",
+        "memory_bytes",
+        "memory_quota_bytes",
+        "memory_minimum_bytes",
     ];
     assert_eq!(keys, BTreeSet::from(wanted));
     let error = place.refused(&["create"], &["c", "--dim", "8"]);
@@ -186,6 +190,29 @@ fn collections_are_listed_and_dropped() {
     assert!(error.contains("there is no collection \"c\""), "{error}");
     let again = place.json(&["create"], &["c", "--dim", "3"]);
     assert_eq!((&again["dim"], &place.json(&["info"], &["c"])["points"]), (&3.into(), &0.into()));
+}
+
+#[test]
+fn memory_limits_are_set_changed_and_shown() {
+    let place = Place::new("f32", "l2");
+    place.json(&["create"], &["d", "--dim", "8", "--memory-quota", "1GiB", "--memory-minimum", "64MiB"]);
+    let limits = || {
+        let info = place.json(&["info"], &["d"]);
+        (info["memory_quota_bytes"].clone(), info["memory_minimum_bytes"].clone())
+    };
+    assert_eq!(limits(), ((1_u64 << 30).into(), (64 << 20).into()));
+    let changed = place.json(&["limit"], &["d", "--memory-quota", "none"]);
+    assert_eq!(
+        changed,
+        value!({ "name": "d", "memory_quota_bytes": null, "memory_minimum_bytes": 64 << 20 })
+    );
+    place.json(&["limit"], &["d", "--memory-minimum", "0"]);
+    assert_eq!(limits(), (Value::Null, 0.into()));
+    let text = |args: &[&str]| String::from_utf8(run(args).stdout).unwrap();
+    let changed = text(&place.args(&["limit"], &["d", "--memory-quota", "2MiB"]));
+    assert_eq!(changed, "d: memory quota 2.0 MiB, minimum 0 B\n");
+    let info = text(&place.args(&["info"], &["d"]));
+    assert!(info.contains(": quota 2.0 MiB, minimum 0 B"), "{info}");
 }
 
 #[test]
@@ -227,6 +254,10 @@ fn mistakes_are_refused_and_change_nothing() {
         ("create", &["x", "--dim", "0"], "use 1 to 4096"),
         ("create", &["x", "--dim", "4097"], "use 1 to 4096"),
         ("create", &["x"], "--dim"),
+        ("create", &["x", "--dim", "8", "--memory-quota", "5 parsecs"], "--memory-quota"),
+        ("limit", &["c"], "no limit is given"),
+        ("limit", &["d", "--memory-minimum", "1"], "there is no collection \"d\""),
+        ("limit", &["c", "--memory-quota", "1", "--memory-minimum", "2"], "more than the quota"),
         ("create", &["x", "--dim", "8", "--metric", "l3"], "l3"),
         ("create", &["x", "--dim", "8", "--kind", "tree"], "tree"),
         ("list", &["--dim", "8"], "no option --dim"),

@@ -78,7 +78,7 @@ impl Place {
     #[track_caller]
     fn ok(&self, method: &str, path: &str, body: Value) -> Value {
         let reply = self.ask(method, path, &body);
-        assert!(reply.status == 200 || reply.status == 201, "{path}: {}", reply.body);
+        assert!((200..300).contains(&reply.status), "{path}: {}", reply.body);
         reply.body
     }
 }
@@ -86,7 +86,10 @@ impl Place {
 #[test]
 fn what_is_written_is_found_also_after_a_restart() {
     let mut place = Place::new(&[]);
-    assert_eq!(place.ok("GET", "/v1/collections", Value::Null), value!({ "collections": [] }));
+    assert_eq!(
+        place.ok("GET", "/v1/collections", Value::Null),
+        value!({ "collections": [], "read_only": null })
+    );
     let made = place.ok("PUT", "/v1/collections/c", value!({ "dim": 2, "metric": "l2" }));
     assert_eq!(made, value!({ "name": "c", "dim": 2, "metric": "l2", "dtype": "f32", "kind": "auto" }));
     let ids = value!([7, 9_007_199_254_740_993_u64, u64::MAX, "seven", UUID.to_uppercase()]);
@@ -239,6 +242,147 @@ fn limits_of_the_front_hold() {
     assert!(long.body["error"].as_str().unwrap().contains("--http-memory"), "{}", long.body);
     let evil = place.text("GET", "/v1/collections", "Origin: https://evil.example\r\n", "");
     assert_eq!(evil.status, 403);
+}
+
+#[test]
+fn memory_limits_are_set_and_hold() {
+    let mut place = Place::new(&[]);
+    let (path, points) = ("/v1/collections/c", "/v1/collections/c/points");
+    place.ok("PUT", path, value!({ "dim": 2, "memory_quota_bytes": 200_000, "memory_minimum_bytes": 1000 }));
+    let limits = |place: &Place| {
+        let info = place.ok("GET", path, Value::Null);
+        (info["memory_quota_bytes"].clone(), info["memory_minimum_bytes"].clone())
+    };
+    assert_eq!(limits(&place), (200_000.into(), 1000.into()));
+    let some =
+        |from: u64| value!({ "ids": (from..from + 500).collect::<Vec<_>>(), "vectors": vec![[1, 2]; 500] });
+    let full =
+        (0..20).map(|step| place.ask("PUT", points, &some(500 * step))).find(|reply| reply.status != 200);
+    let full = full.expect("a quota");
+    let error = full.body["error"].as_str().unwrap();
+    assert!(full.status == 429 && error.contains("memory quota of 195.3 KiB"), "{error}");
+    assert!(full.head.contains("retry-after: 1"), "{}", full.head);
+    let used = place.ok("GET", path, Value::Null)["memory_bytes"].as_u64();
+    assert!(used > Some(10_000), "{used:?}");
+    let changed = place.ok("PATCH", path, value!({ "memory_quota_bytes": null }));
+    assert_eq!(changed, value!({ "name": "c", "memory_quota_bytes": null, "memory_minimum_bytes": 1000 }));
+    place.ok("PUT", points, some(20_000));
+    place.ok("PATCH", path, value!({ "memory_quota_bytes": 50_000_000, "memory_minimum_bytes": 0 }));
+    place.restart();
+    assert_eq!(limits(&place), (50_000_000.into(), 0.into()));
+    for (method, path, body, status, why) in [
+        ("PATCH", path, value!({}), 400, "nothing changes"),
+        ("PATCH", path, value!({ "memory_quota_bytes": 0 }), 400, "quota of 0"),
+        ("PATCH", path, value!({ "memory_quota_bytes": -1 }), 400, "memory_quota_bytes"),
+        ("PATCH", path, value!({ "memory_minimum_bytes": 60_000_000 }), 400, "more than the quota"),
+        ("PATCH", "/v1/collections/d", value!({ "memory_minimum_bytes": 1 }), 404, "no collection"),
+        ("PUT", "/v1/collections/d", value!({ "dim": 2, "memory_quota_bytes": 0 }), 400, "quota of 0"),
+    ] {
+        let reply = place.ask(method, path, &body);
+        assert!(
+            reply.status == status && reply.body["error"].as_str().unwrap().contains(why),
+            "{}",
+            reply.body
+        );
+    }
+}
+
+#[test]
+fn pages_have_all_points_and_a_compaction_goes_on_beside() {
+    let place = Place::new(&[]);
+    place.ok("PUT", "/v1/collections/c", value!({ "dim": 2, "kind": "flat" }));
+    let vectors: Vec<_> = (0..250).map(|x| [x, 1]).collect();
+    let ids = (0..249).map(Value::from).chain([value!("last")]).collect::<Vec<_>>();
+    place.ok("PUT", "/v1/collections/c/points", value!({ "ids": ids, "vectors": vectors }));
+    let accepted = place.ask("POST", "/v1/collections/c/compact", &Value::Null);
+    assert_eq!((accepted.status, accepted.body), (202, value!({ "name": "c" })));
+    let scroll = |body: Value| place.ok("POST", "/v1/collections/c/scroll", body);
+    let (mut after, mut found) = (Value::Null, Vec::new());
+    loop {
+        let page = scroll(value!({ "after": after, "limit": 99 }));
+        assert_eq!(page["seq"], 1);
+        found.extend(page["points"].as_array().unwrap().iter().map(|point| point["id"].clone()));
+        after = page["next"].clone();
+        if after.is_null() {
+            break;
+        }
+    }
+    assert_eq!(found, ids);
+    let first = scroll(Value::Null);
+    assert_eq!((first["points"].as_array().unwrap().len(), &first["next"]), (100, &99.into()));
+    assert_eq!(first["points"][3], value!({ "id": 3, "seq": 1 }));
+    let last = scroll(value!({ "after": 248, "with_vectors": true }));
+    assert_eq!(last["points"], value!([{ "id": "last", "seq": 1, "vector": [249.0, 1.0] }]));
+    for (body, why) in [
+        (value!({ "limit": 0 }), "use 1 to 16384"),
+        (value!({ "limit": 16_385 }), "use 1 to 16384"),
+        (value!({ "after": [1] }), "whole number"),
+        (value!({ "after": "" }), "empty"),
+        (value!({ "before": 1 }), "unknown field"),
+    ] {
+        let reply = place.ask("POST", "/v1/collections/c/scroll", &body);
+        assert!(reply.status == 400 && reply.body["error"].as_str().unwrap().contains(why), "{}", reply.body);
+    }
+    let begun = std::time::Instant::now();
+    let info = loop {
+        let info = place.ok("GET", "/v1/collections/c", Value::Null);
+        if info["jobs"] == value!([]) {
+            break info;
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{info}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    assert_eq!((info["segments"].as_array().unwrap().len(), &info["delta_points"]), (1, &0.into()), "{info}");
+    assert_eq!(place.ask("POST", "/v1/collections/d/compact", &Value::Null).status, 404);
+}
+
+#[test]
+fn a_damaged_data_folder_is_searched_and_not_written() {
+    let mut place = Place::new(&[]);
+    place.ok("PUT", "/v1/collections/c", value!({ "dim": 2, "kind": "flat" }));
+    place.ok("PUT", "/v1/collections/c/points", value!({ "ids": [1], "vectors": [[1, 2]] }));
+    assert_eq!(place.ok("GET", "/v1/status", Value::Null)["read_only"], Value::Null);
+    drop(place.server.take());
+    json(&["collection", "compact", "--data", arg(&place.data()), "c"]);
+    // The engine's names are whole, and no byte of its files.
+    let mut folders = vec![place.data().join("db")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let flipped: Vec<u8> =
+                        std::fs::read(&path).unwrap().iter().map(|byte| byte ^ 0x55).collect();
+                    std::fs::write(&path, flipped).unwrap();
+                }
+            }
+        }
+    }
+    place.start(&[]);
+    let listed = place.ok("GET", "/v1/collections", Value::Null);
+    assert!(listed["read_only"].as_str().unwrap().contains("nothing is written"), "{listed}");
+    assert_eq!(place.ok("GET", "/v1/status", Value::Null)["read_only"], listed["read_only"]);
+    let found = place.ok("POST", "/v1/collections/c/query", value!({ "vectors": [[1, 2]] }));
+    assert_eq!(found["answers"][0]["ids"], value!([1]));
+    for (method, path, body) in [
+        ("PUT", "/v1/collections/c/points", value!({ "ids": [2], "vectors": [[1, 2]] })),
+        ("POST", "/v1/collections/c/delete", value!({ "ids": [1] })),
+        ("PUT", "/v1/collections/d", value!({ "dim": 2 })),
+        ("PATCH", "/v1/collections/c", value!({ "memory_minimum_bytes": 1 })),
+        ("POST", "/v1/collections/c/compact", Value::Null),
+        ("DELETE", "/v1/collections/c", Value::Null),
+    ] {
+        let reply = place.ask(method, path, &body);
+        assert!(
+            reply.status == 503 && !reply.head.contains("retry-after"),
+            "{method} {path}: {}",
+            reply.body
+        );
+    }
+    drop(place.server.take());
+    let output = run(&["collection", "list", "--data", arg(&place.data())]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("read-only: "), "{text}");
 }
 
 #[test]

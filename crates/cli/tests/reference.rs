@@ -206,6 +206,7 @@ fn man_pages_follow_from_the_help() {
     for (command, inner) in [
         ("cluster", "partition"),
         ("collection", "create"),
+        ("collection", "limit"),
         ("collection", "upsert"),
         ("collection", "delete"),
     ] {

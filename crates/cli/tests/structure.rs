@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 38] = [
+const NODE_ROOMS: [&str; 42] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -125,6 +125,7 @@ const NODE_ROOMS: [&str; 38] = [
     "rows::folder",
     "rows::log",
     "rows::engine",
+    "rows::read_only",
     "rows::fjall",
     "rows::open",
     "rows",
@@ -132,6 +133,7 @@ const NODE_ROOMS: [&str; 38] = [
     "segments::ids",
     "segments::layout",
     "segments::unfinished",
+    "segments::nearest",
     "segments::scanned",
     "segments::segment",
     "segments::made",
@@ -141,6 +143,7 @@ const NODE_ROOMS: [&str; 38] = [
     "collections::error",
     "collections::spec",
     "collections::point",
+    "collections::limits",
     "collections::budget",
     "collections::delta",
     "collections::options",
@@ -149,6 +152,7 @@ const NODE_ROOMS: [&str; 38] = [
     "collections::live",
     "collections::verify",
     "collections::catalogue",
+    "collections::salvage",
     "collections::collection",
     "collections::node",
     "collections",

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use common::Noise;
 use common::points::{SMALL, busy_options, filled, number, open, options};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Collection, Kind, Node, Options, SearchOptions, SegmentOptions, Spec};
+use stratann_node::collections::{
+    Collection, Kind, MemoryLimits, Node, Options, SearchOptions, SegmentOptions, Spec,
+};
 use stratann_node::rows::ExternalId;
 use stratann_params::IndexKind;
 use stratann_storage::{ErrorKind, Progress, Quiet};
@@ -124,6 +126,12 @@ fn the_background_keeps_segments_few_while_points_change() {
         let near = value_of.values().map(|value| (*value as f32 - 50.0).abs()).fold(f32::MAX, f32::min);
         let hit = &points.search(&filled(50), 1).unwrap().hits[0][0];
         assert_eq!(hit.distance, 4.0 * near * near, "step {step}");
+        // On a busy machine the background falls behind.
+        let begin = std::time::Instant::now();
+        while step % 100 == 99 && !points.facts().unwrap().jobs.is_empty() {
+            assert!(begin.elapsed().as_secs() < 120, "{:?}", points.facts());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         most = most.max(points.facts().unwrap().segments.len());
     }
     assert!((2..30).contains(&most), "{most} segments");
@@ -269,15 +277,20 @@ fn segments_are_searched_where_the_engine_is_damaged_and_nothing_is_written() {
             );
             assert!(one.get(&[number(99)]).unwrap()[0].is_none(), "a deleted point came back");
             let refused = one.upsert(&[number(1)], &filled(1)).unwrap_err();
-            assert!(refused.kind == CORRUPT && refused.message.contains("nothing is written"), "{refused}");
+            assert!(
+                refused.kind == Kind::ReadOnly && refused.message.contains("nothing is written"),
+                "{refused}"
+            );
             let refused = [
                 one.delete(&[number(200)]).map(|_| ()),
                 one.compact(&Quiet).map(|_| ()),
                 node.create_collection("three", SMALL).map(|_| ()),
                 node.drop_collection("two").map(|_| ()),
+                one.compact_later(),
+                node.set_limits("one", MemoryLimits { quota_bytes: None, minimum_bytes: 1 }),
             ];
             assert!(
-                refused.iter().all(|done| done.as_ref().is_err_and(|e| e.kind == CORRUPT)),
+                refused.iter().all(|done| done.as_ref().is_err_and(|e| e.kind == Kind::ReadOnly)),
                 "{refused:?}"
             );
             assert_eq!(node.verify("two").unwrap().points, 6000);
@@ -427,6 +440,7 @@ fn what_a_killed_process_left_is_done_at_the_next_opening_without_a_change() {
 
 #[test]
 fn collections_that_were_not_used_for_longest_make_room() {
+    const SEGMENTS: u64 = 4 << 20;
     let place = place();
     let names = ["a", "b", "c", "d"];
     let node = open(place.path()).unwrap();
@@ -437,9 +451,9 @@ fn collections_that_were_not_used_for_longest_make_room() {
         points.compact(&Quiet).unwrap();
     }
     drop(node);
-    // An open segment takes some 15 MiB, most of it for the program: not all of four fit.
+    // Not all of four open segments fit, beside 13 MiB for the program.
     let rows = common::options();
-    let budget = rows.memory_bytes + (4 << 20) + (45 << 20);
+    let budget = rows.memory_bytes + (4 << 20) + (13 << 20) + SEGMENTS;
     let segments = SegmentOptions { build_bytes: Some(1 << 20), ..options().segments };
     let tight = Options { rows, deltas_bytes: 3 << 20, segments, ram_budget: Some(budget) };
     let node = Node::open(place.path(), &tight, &Quiet).unwrap();
@@ -456,7 +470,7 @@ fn collections_that_were_not_used_for_longest_make_room() {
             );
         }
     }
-    assert!(most > 0 && most < 45 << 20, "{most}");
+    assert!(most > 0 && most <= SEGMENTS, "{most}");
     let open = node.close_idle() + node.close_idle();
     assert!((1..4).contains(&open), "{open} are open");
     let engine = node.memory().into_iter().find(|own| own.part == "engine").unwrap();

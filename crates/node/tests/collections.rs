@@ -94,7 +94,7 @@ fn what_cannot_be_written_is_refused_before() {
     let with = |x: f32| components(DType::F32, &[0.0, 0.0, x, 0.0]);
     for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         refused(points.upsert(&one, &with(x)), BAD_INPUT, "component 2 of vector 0");
-        refused(points.search(&with(x), 1), BAD_INPUT, "component 2 of vector 0");
+        refused(points.search(&with(x), 1), BAD_INPUT, "component 2 of query 0");
     }
     refused(points.upsert(&one, &[0; 15]), BAD_INPUT, "4 dimensions of f32");
     refused(points.upsert(&one, &[0; 20]), BAD_INPUT, "4 dimensions of f32");

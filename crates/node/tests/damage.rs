@@ -75,7 +75,7 @@ fn all_is_right(rows: &Rows, what: &str) -> bool {
             }
         }
     }
-    for (collection, kind) in [(1, RowKind::Tail), (2, RowKind::Place)] {
+    for (collection, kind) in [(1, RowKind::Tail), (2, RowKind::Overlay)] {
         let (mut from, end, mut found) = (Key::first(collection, kind), Key::end(collection, kind), 0);
         loop {
             match rows.scan(&from, &end, CHUNK_BYTES) {

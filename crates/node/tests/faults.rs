@@ -376,7 +376,8 @@ fn fill(folder: &Path, notes: &mut Notes) {
         "{error}"
     );
     assert!(is_there(&rows, 1, VALUE_BYTES).unwrap() && reserve.exists(), "reads go on");
-    let removed = rows.remove_range(&Key::first(2, RowKind::Place), &Key::end(2, RowKind::Place)).unwrap();
+    let removed =
+        rows.remove_range(&Key::first(2, RowKind::Overlay), &Key::end(2, RowKind::Overlay)).unwrap();
     assert_eq!(removed.rows, 4);
     assert!(!reserve.exists(), "it is released for removals");
     set_free(1 << 20);

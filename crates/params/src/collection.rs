@@ -35,6 +35,21 @@ params! {
 }
 
 params! {
+    /// Memory of a collection: its points in memory, and its open segments
+    #[derive()]
+    pub struct LimitSettings: Collection of [] {
+        /// Most memory of the collection, such as 1GiB; none for no quota
+        memory_quota: Option<String> = None,
+            { shown: "SIZE", usual: "no quota for a new collection", in_requests: false,
+              places: &[Place::Collections], level: Level::Usual };
+        /// Memory that other collections never take, such as 64MiB
+        memory_minimum: Option<u64> = None,
+            { shown: "SIZE", unit: Unit::Bytes, usual: "0 for a new collection", in_requests: false,
+              places: &[Place::Collections], level: Level::Usual };
+    }
+}
+
+params! {
     /// New points of a collection
     #[derive()]
     pub struct UpsertSettings: Collection of [] {

@@ -83,6 +83,7 @@ pub static GROUPS: &[GroupInfo] = &[
     GroupInfo::of::<change::ReplanSettings>(),
     GroupInfo::of::<collection::CollectionSettings>(),
     GroupInfo::of::<collection::CreateSettings>(),
+    GroupInfo::of::<collection::LimitSettings>(),
     GroupInfo::of::<collection::UpsertSettings>(),
     GroupInfo::of::<collection::DeleteSettings>(),
 ];

@@ -114,11 +114,13 @@ pub(crate) struct Rejection {
     pub(crate) retry_after_s: Option<u64>,
     /// Sequence number of a change whose outcome is not known.
     pub(crate) unknown: Option<u64>,
+    /// Whether asking again does not help, whatever the status.
+    pub(crate) is_lasting: bool,
 }
 
 impl Rejection {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Rejection {
-        Rejection { status, error: error.into(), retry_after_s: None, unknown: None }
+        Rejection { status, error: error.into(), retry_after_s: None, unknown: None, is_lasting: false }
     }
 
     pub(crate) fn bad(error: impl Into<String>) -> Rejection {
@@ -159,6 +161,9 @@ impl Rejection {
         };
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.is_lasting {
+            response.headers_mut().remove(header::RETRY_AFTER);
         }
         response
     }

@@ -211,15 +211,15 @@ pub fn yield_cores() {
     }
 }
 
-/// Has this thread, and those that it starts from now on, run only where nothing else wants a core. It must hold no lock
-/// that others wait for.
-pub fn use_idle_cores() {
+/// Gives this thread, and those that it starts from now on, the lowest priority: a hundredth of a core where others want
+/// it. It must hold no lock that others wait for.
+pub fn yield_cores_most() {
     #[cfg(target_os = "linux")]
     {
-        let param = libc::sched_param { sched_priority: 0 };
-        // SAFETY: it changes this thread alone. That it is refused does no harm.
+        const NICENESS: libc::c_int = 19;
+        // SAFETY: it changes a number of this thread alone. That it is refused does no harm.
         unsafe {
-            libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param);
+            libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS);
         }
     }
 }

@@ -3,12 +3,13 @@
 use clap::Subcommand;
 use serde::Serialize;
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Facts, Info, Kind, Node, Spec};
-use stratann_params::collection::{CollectionSettings, CreateSettings};
+use stratann_node::collections::{Facts, Info, Kind, MemoryLimits, Node, Spec};
+use stratann_params::collection::{CollectionSettings, CreateSettings, LimitSettings};
 use stratann_params::{IndexKind, Param, Place, Stage};
 use stratann_storage::budget::size;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
+use self::limits::{LIMITS, LimitsDocument};
 use crate::Verdict;
 use crate::data_folder::{self, plain};
 use crate::options::{self, KindChoice};
@@ -17,6 +18,7 @@ use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 
 mod changes;
+mod limits;
 
 /// Create, fill, examine and drop the collections of a data folder
 ///
@@ -34,6 +36,7 @@ enum Command {
     Create(Create),
     List(List),
     Info(InfoArgs),
+    Limit(limits::Limit),
     Drop(Drop),
     Upsert(changes::Upsert),
     Delete(changes::Delete),
@@ -62,7 +65,7 @@ impl Rows for CreateRows {
     const STAGES: &'static [Stage] = &[Stage::Collection];
 
     fn has(param: &Param) -> bool {
-        SHARED.contains(&param.name) || ["dim", "metric", "dtype"].contains(&param.name)
+        [&SHARED[..], &["dim", "metric", "dtype"], &LIMITS].concat().contains(&param.name)
     }
 }
 
@@ -83,6 +86,7 @@ struct Create {
 const CREATE_EXAMPLES: &str = "\
 Examples:
   stratann collection create --data photos.data photos --dim 384 --metric cosine
+  stratann collection create --data photos.data small --dim 384 --memory-quota 1GiB --memory-minimum 64MiB
   stratann collection upsert --data photos.data photos base.fbin
   stratann search --data photos.data photos query.fbin -k 10";
 
@@ -173,6 +177,8 @@ enum Listed {
 #[derive(Serialize)]
 struct ListDocument {
     collections: Vec<Listed>,
+    /// Why nothing can be written, if the storage engine is damaged.
+    read_only: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -195,6 +201,11 @@ struct InfoDocument {
     segments: Vec<SegmentDocument>,
     /// Why the last checkpoint or merge failed, if it did.
     trouble: Option<String>,
+    /// Kinds of jobs that wait or run.
+    jobs: Vec<&'static str>,
+    memory_bytes: u64,
+    #[serde(flatten)]
+    limits: LimitsDocument,
 }
 
 #[derive(Serialize)]
@@ -217,6 +228,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Command::Create(args) => create(args, output),
         Command::List(args) => list(args, output),
         Command::Info(args) => info(args, output),
+        Command::Limit(args) => limits::limit(args, output),
         Command::Drop(args) => drop_collection(args, output),
         Command::Upsert(args) => changes::upsert(args, output),
         Command::Delete(args) => changes::delete(args, output),
@@ -246,10 +258,13 @@ fn create(args: &Create, output: Output) -> Result<Verdict> {
         dtype: DType::from_name(own.dtype.name()).ok_or_else(|| known("an unknown type"))?,
         kind: args.kind.0,
     };
+    let limit_settings: LimitSettings = args.table.given.read();
+    let mut limits = MemoryLimits::default();
+    limits::change(&limit_settings, &mut limits)?;
     let printer = ProgressPrinter::new(output);
     let folder = data_folder::path(settings.data)?;
     let node = data_folder::open_or_make(&folder, settings.ram_budget, &printer)?;
-    node.create_collection(&args.name, spec).map_err(plain)?;
+    node.create_limited(&args.name, spec, limits).map_err(plain)?;
     printer.finish();
     let document = Described::of(&args.name, &spec);
     output.result(&document, || {
@@ -260,15 +275,21 @@ fn create(args: &Create, output: Output) -> Result<Verdict> {
 
 fn list(args: &List, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
-    let all = opened(&args.table, &printer)?.collections().map_err(plain)?;
+    let node = opened(&args.table, &printer)?;
+    let all = node.collections().map_err(plain)?;
     printer.finish();
     let listed = |Info { name, spec }: Info| match spec {
         Ok(spec) => Listed::Usable(Described::of(&name, &spec)),
         Err(e) => Listed::Damaged { name, error: e.message },
     };
-    let document = ListDocument { collections: all.into_iter().map(listed).collect() };
-    output.result(&document, || list_text(&document.collections))?;
-    let is_sound = document.collections.iter().all(|listed| matches!(listed, Listed::Usable(_)));
+    let read_only = node.why_read_only().map(String::from);
+    let document = ListDocument { collections: all.into_iter().map(listed).collect(), read_only };
+    output.result(&document, || {
+        let note = document.read_only.as_ref().map_or(String::new(), |why| format!("read-only: {why}\n"));
+        list_text(&document.collections) + &note
+    })?;
+    let is_sound = document.read_only.is_none()
+        && document.collections.iter().all(|listed| matches!(listed, Listed::Usable(_)));
     Ok(if is_sound { Verdict::Fine } else { Verdict::Failed })
 }
 
@@ -312,18 +333,23 @@ fn info_document(described: Described, facts: &Facts) -> InfoDocument {
         delta_bytes: facts.delta_bytes,
         segments: segments.collect(),
         trouble: facts.trouble.as_ref().map(|e| e.message.clone()),
+        jobs: facts.jobs.clone(),
+        memory_bytes: facts.memory_bytes,
+        limits: LimitsDocument::of(&facts.limits),
     }
 }
 
 fn info_text(document: &InfoDocument) -> String {
     let mut text = format!(
-        "{}: {} points of {}; change {}\n{} points in memory, {}\n",
+        "{}: {} points of {}; change {}\n{} points in memory, {}\nmemory {}: {}\n",
         document.described.name,
         count(document.points),
         document.described.text(),
         count(document.seq),
         count(document.delta_points),
-        size(document.delta_bytes)
+        size(document.delta_bytes),
+        size(document.memory_bytes),
+        document.limits.text()
     );
     for segment in &document.segments {
         text += &format!(
@@ -334,6 +360,9 @@ fn info_text(document: &InfoDocument) -> String {
             count(segment.dead),
             size(segment.bytes)
         );
+    }
+    if !document.jobs.is_empty() {
+        text += &format!("jobs that wait or run: {}\n", document.jobs.join(", "));
     }
     if let Some(trouble) = &document.trouble {
         text += &format!("the last checkpoint or merge failed: {trouble}\n");

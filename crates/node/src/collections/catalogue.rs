@@ -5,6 +5,7 @@
 //! | `n`, name, a zero byte, number of the collection as `u64`, big-endian | its [`Spec`] |
 //! | `d`, number of a dropped collection as `u64`, big-endian, whose rows may still be there | nothing |
 //! | `i` | number that the next collection gets, `u64`, little-endian |
+//! | `l`, number of the collection as `u64`, big-endian | its memory quota and its minimum as `u64`, little-endian, 0 for no quota; no row where both are 0 |
 //!
 //! Name and number stand in the key, so that a collection can be dropped whose value is damaged.
 
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::{Error, Result};
+use super::limits::MemoryLimits;
 use super::live::Slot;
 use super::live::opening::damaged;
 use super::spec::Spec;
@@ -22,6 +24,8 @@ pub(super) struct Entry {
     pub(super) id: u64,
     /// The collection, or why it cannot be used.
     pub(super) slot: Result<Arc<Slot>>,
+    /// Limits of its memory.
+    pub(super) limits: MemoryLimits,
 }
 
 /// What the rows say of collections.
@@ -54,9 +58,32 @@ pub(super) fn dropped_key(id: u64) -> Key {
     key(b'd').number(id)
 }
 
-/// Makes a collection. `next` is the number of the one after it.
-pub(super) fn creation(name: &str, id: u64, spec: &Spec) -> Batch {
+/// Key of the memory limits of a collection.
+fn limits_key(id: u64) -> Key {
+    key(b'l').number(id)
+}
+
+/// The number behind a letter.
+fn parse_number(rest: &[u8]) -> Option<u64> {
+    rest.get(1..).and_then(|id| id.try_into().ok()).map(u64::from_be_bytes)
+}
+
+/// Sets the memory limits of a collection.
+pub(super) fn change_of_limits(id: u64, limits: &MemoryLimits) -> Batch {
     let mut batch = Batch::new();
+    match *limits == MemoryLimits::default() {
+        true => batch.remove(limits_key(id)),
+        false => batch.put(limits_key(id), &limits.encode()),
+    }
+    batch
+}
+
+/// Makes a collection.
+pub(super) fn creation(name: &str, id: u64, spec: &Spec, limits: &MemoryLimits) -> Batch {
+    let mut batch = match *limits == MemoryLimits::default() {
+        true => Batch::new(),
+        false => change_of_limits(id, limits),
+    };
     batch.put(entry_key(name, id), &spec.encode());
     batch.put(key(b'i'), &id.saturating_add(1).to_le_bytes());
     batch
@@ -66,6 +93,7 @@ pub(super) fn creation(name: &str, id: u64, spec: &Spec) -> Batch {
 pub(super) fn removal(name: &str, id: u64) -> Batch {
     let mut batch = Batch::new();
     batch.remove(entry_key(name, id));
+    batch.remove(limits_key(id));
     batch.put_beside(dropped_key(id), &[]);
     batch
 }
@@ -78,9 +106,15 @@ impl Catalogue {
     pub(super) fn read(rows: &Rows, earlier: &Catalogue) -> Result<Catalogue> {
         let mut read = Catalogue { next_id: earlier.next_id.max(1), ..Catalogue::default() };
         let (mut from, end) = (key(0), Key::end(0, RowKind::Catalogue));
-        let mut wrong = None;
+        let (mut wrong, mut limits) = (None, BTreeMap::new());
         let mut take = |key: Key, value: stratann_storage::Result<Vec<u8>>| {
-            if !read.take(&key, value, earlier) {
+            let is_known = match key.rest().first() {
+                Some(b'l') => {
+                    parse_number(key.rest()).map(|id| limits.insert(id, limits_of(&key, value))).is_some()
+                }
+                _ => read.take(&key, value, earlier),
+            };
+            if !is_known {
                 wrong.get_or_insert(key);
             }
             Ok(())
@@ -88,7 +122,18 @@ impl Catalogue {
         while let Some(next) = rows.scan_each(&from, &end, CHUNK_BYTES, &mut take)? {
             from = next;
         }
-        wrong.map_or(Ok(read), |key| Err(damaged(&key, "its key is none of the catalogue")))
+        if let Some(key) = wrong {
+            return Err(damaged(&key, "its key is none of the catalogue"));
+        }
+        for (name, entry) in &mut read.entries {
+            let known = earlier.entries.get(name).filter(|known| known.id == entry.id);
+            match (limits.remove(&entry.id).unwrap_or_else(|| Ok(MemoryLimits::default())), known) {
+                (Ok(limits), _) => entry.limits = limits,
+                (Err(_), Some(known)) if known.slot.is_ok() => entry.limits = known.limits,
+                (Err(e), _) => entry.slot = Err(e.of_collection(name)),
+            }
+        }
+        Ok(read)
     }
 
     /// Takes a row in; false for a key that names nothing.
@@ -106,11 +151,10 @@ impl Catalogue {
                     }),
                 };
                 let slot = slot.map_err(|e| e.of_collection(&name));
-                self.entries.insert(name, Entry { id, slot });
+                self.entries.insert(name, Entry { id, slot, limits: MemoryLimits::default() });
             }
             Some(b'd') => {
-                let Some(id) = key.rest().get(1..).and_then(|id| id.try_into().ok()) else { return false };
-                let id = u64::from_be_bytes(id);
+                let Some(id) = parse_number(key.rest()) else { return false };
                 self.dropped.push(id);
                 self.next_id = self.next_id.max(id.saturating_add(1));
             }
@@ -122,6 +166,11 @@ impl Catalogue {
             _ => return false,
         }
         true
+    }
+
+    /// Limits of the memory of a collection; `None` for one that is not there.
+    pub(super) fn limits(&self, name: &str, id: u64) -> Option<MemoryLimits> {
+        self.entries.get(name).filter(|entry| entry.id == id).map(|entry| entry.limits)
     }
 
     fn slot(&self, name: &str, id: u64) -> Option<Arc<Slot>> {
@@ -141,6 +190,12 @@ impl Catalogue {
     pub(super) fn find(&self, name: &str) -> Result<Arc<Slot>> {
         self.entries.get(name).ok_or_else(|| Error::missing(name))?.slot.clone()
     }
+}
+
+/// Reads a row of memory limits.
+fn limits_of(key: &Key, value: stratann_storage::Result<Vec<u8>>) -> Result<MemoryLimits> {
+    let limits = value.ok().and_then(|value| MemoryLimits::decode(&value));
+    limits.ok_or_else(|| Error::corrupt(format!("{key} is damaged: its memory limits; set them again")))
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::delta::{DeltaStats, Hit, Point, SegmentState};
 use super::error::{Error, Result};
-use super::live::{Live, Shared, Slot};
+use super::limits::MemoryLimits;
+use super::live::{Job, Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts;
 use super::spec::Spec;
@@ -58,6 +59,12 @@ pub struct Facts {
     pub segments: Vec<SegmentFacts>,
     /// Why the last checkpoint or merge failed, if it did. It is tried again.
     pub trouble: Option<Error>,
+    /// Kinds of jobs that wait or run: `checkpoint`, `merge`.
+    pub jobs: Vec<&'static str>,
+    /// Memory of its points and of its open segments, bytes.
+    pub memory_bytes: u64,
+    /// Limits of that memory.
+    pub limits: MemoryLimits,
 }
 
 impl SegmentFacts {
@@ -95,6 +102,8 @@ pub struct Page {
     pub points: Vec<Point>,
     /// Id behind which the next page begins; `None` at the end.
     pub next: Option<ExternalId>,
+    /// Sequence number of the newest change that the page has.
+    pub seq: u64,
 }
 
 impl Collection {
@@ -113,8 +122,9 @@ impl Collection {
     ///
     /// # Errors
     /// `BadInput` for NaN, infinities, other shapes, no points, ids that are too long, and more than 8 MiB; `Busy` for
-    /// more than [`POINTS_MAX`](super::POINTS_MAX) points or than memory allows; `Unknown` when writing failed midway;
-    /// `Missing`; `Corrupt` and `Io` of the rows. But for `Unknown`, nothing was written.
+    /// more points in memory than may wait, and more than memory or the quota of the collection allows; `ReadOnly`;
+    /// `Unknown` when writing failed midway; `Missing`; `Corrupt` and `Io` of the rows. But for `Unknown`, nothing was
+    /// written.
     pub fn upsert(&self, ids: &[ExternalId], vectors: &[u8]) -> Result<Upserted> {
         let work = Work::upsert(&self.slot.spec, ids, vectors).map_err(|e| e.of_collection(self.name()))?;
         match self.slot.change(&self.shared, work)? {
@@ -177,6 +187,7 @@ impl Collection {
         segments.sort_by_key(|own| (std::cmp::Reverse(own.rows), own.number));
         let troubles = self.slot.trouble.lock().unwrap_or_else(|e| e.into_inner()).clone();
         let trouble = troubles.into_iter().flatten().next();
+        let account = self.shared.memory.account(self.slot.id);
         Ok(Facts {
             seq: state.seq,
             points: state.points(),
@@ -184,11 +195,14 @@ impl Collection {
             delta_bytes,
             segments,
             trouble,
+            jobs: self.slot.jobs().map(Job::name).collect(),
+            memory_bytes: account.used,
+            limits: account.limits,
         })
     }
 
     fn check_queries(&self, queries: &[u8]) -> Result<()> {
-        self.slot.spec.check_vectors(queries)?;
+        self.slot.spec.check_vectors(queries, "query")?;
         if queries.len() > PAGE_BYTES_MAX {
             let (bytes, most) = (queries.len(), PAGE_BYTES_MAX);
             return Err(Error::bad_input(format!("{bytes} bytes of queries; give at most {most} at once")));
@@ -242,7 +256,7 @@ impl Collection {
         let has_more = points.len() > limit;
         points.truncate(limit);
         let next = points.last().filter(|_| has_more).map(|point| point.id.clone());
-        Ok(Page { points, next })
+        Ok(Page { points, next, seq: state.seq })
     }
 
     /// Whether a change is there, after its outcome was unknown in this process. Opens the rows again where they stand
@@ -271,16 +285,27 @@ impl Collection {
     /// A disk that is full or fails; memory; damage; an interruption. Then the collection is as it was, and what was
     /// done before stays.
     pub fn compact(&self, progress: &dyn Progress) -> Result<()> {
-        self.slot.checkpoint(&self.shared, progress)?;
-        self.slot.merge_all(&self.shared, progress)?;
-        self.slot.reclaim(&self.shared)
+        self.slot.compact(&self.shared, progress)
+    }
+
+    /// Has the same done in the background, unless that waits already. A process that ends meanwhile forgets it;
+    /// [`Facts::jobs`] and [`Facts::trouble`] say what becomes of it.
+    ///
+    /// # Errors
+    /// `BadInput` for a node without threads for jobs; `ReadOnly`; `Missing`.
+    pub fn compact_later(&self) -> Result<()> {
+        self.shared.rows.check_process()?;
+        self.slot.check_dropped()?;
+        self.shared.check_writable()?;
+        self.slot.compact_later(&self.shared).map_err(|e| e.of_collection(self.name()))
     }
 
     fn live(&self) -> Result<Arc<Live>> {
         self.slot.live(&self.shared)
     }
 
-    fn page_points(&self) -> usize {
+    /// Most points of a page: about 8 MiB of vectors, at most [`LIMIT_MAX`].
+    pub fn page_points(&self) -> usize {
         (PAGE_BYTES_MAX / self.slot.spec.row_bytes().max(1)).clamp(1, LIMIT_MAX)
     }
 }

@@ -7,7 +7,8 @@ use stratann_storage::ErrorKind;
 pub enum Kind {
     /// There is no such collection, or it was dropped.
     Missing,
-    /// The collection or the memory of deltas is full; nothing was written. Remove points or make room, and try again.
+    /// The collection, its memory quota or the memory of points is full; nothing was written. Remove points or make
+    /// room, and try again.
     Busy,
     /// Whether a change is there is not known. The next change opens the rows again; then
     /// [`Collection::is_there`](super::Collection::is_there) tells.
@@ -17,6 +18,8 @@ pub enum Kind {
     },
     /// The disk is full; nothing was written. Deletes are admitted, and writes once there is room again.
     DiskFull,
+    /// The storage engine is damaged: nothing is written, and segments are searched as they were.
+    ReadOnly,
     /// One of the kinds that all crates have; nothing was written.
     Other(ErrorKind),
 }
@@ -71,6 +74,11 @@ impl Error {
 
     pub(super) fn busy(message: impl Into<String>) -> Error {
         Error { kind: Kind::Busy, message: message.into() }
+    }
+
+    /// The refusal of a change where the storage engine is damaged.
+    pub(super) fn read_only(why: &stratann_storage::Error) -> Error {
+        Error { kind: Kind::ReadOnly, message: why.message.clone() }
     }
 
     pub(super) fn disk_full(why: &stratann_storage::Error) -> Error {

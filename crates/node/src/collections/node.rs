@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use stratann_storage::budget::Account;
 use stratann_storage::ledger::{Ledger, Part, PartUse};
 use stratann_storage::{ErrorKind, Progress};
 
@@ -10,12 +11,14 @@ use super::budget::Memory;
 use super::catalogue::{self, Catalogue, Entry};
 use super::collection::Collection;
 use super::error::{Error, Kind, Result};
+use super::limits::MemoryLimits;
 use super::live::{Job, Jobs, Shared, Slot};
 use super::options::SegmentOptions;
-use super::salvage::{self, Left};
+use super::salvage;
 use super::spec::{Spec, check_name};
 use super::verify::{self, Verified};
 use crate::rows::{self, Batch, Key, Outcome, Rows};
+use crate::segments::Left;
 
 /// Folder of all segments in a data folder.
 const SEGMENTS: &str = "s";
@@ -82,8 +85,8 @@ pub struct Node {
 
 impl Node {
     /// Opens a data folder, or makes one, and removes what earlier drops left. Collections are opened at their first
-    /// use. Where the storage engine is damaged, segments that a checkpoint or a merge left are searched, and nothing is
-    /// written; [`Node::why_read_only`] tells.
+    /// use. Where the storage engine is damaged, segments that a checkpoint or a merge left are searched, and nothing
+    /// is written; [`Node::why_read_only`] tells.
     ///
     /// # Errors
     /// As [`Rows::open`]; `Corrupt` for a damaged catalogue.
@@ -106,7 +109,13 @@ impl Node {
     ) -> Result<Node> {
         let merges = options.segments.build_bytes.unwrap_or(0);
         let ledger = Ledger::new(options.ram_budget);
-        let memory = Memory::new(ledger, options.rows.memory_bytes, options.deltas_bytes, merges)?;
+        let parts = [
+            (Part::Fixed, Account::new().total()),
+            (Part::Engine, options.rows.memory_bytes),
+            (Part::Deltas, options.deltas_bytes),
+            (Part::Merges, merges),
+        ];
+        let memory = Memory::new(ledger, &parts)?;
         let in_background = options.segments.in_background && rows.why_read_only().is_none();
         let segments = SegmentOptions { in_background, ..options.segments };
         let shared = Arc::new_cyclic(|own| Shared {
@@ -124,9 +133,16 @@ impl Node {
         });
         let catalogue = Catalogue::read(&shared.rows, &Catalogue::default())?;
         for entry in catalogue.entries.values() {
+            shared.memory.set_limits(entry.id, entry.limits);
             if let Err(e) = &entry.slot {
                 progress.note(&e.message);
             }
+        }
+        if !shared.memory.has_room_for_minima() {
+            progress.note(
+                "the memory minima of the collections have no room, and none is kept; give a larger --ram-budget, or \
+                 smaller minima",
+            );
         }
         let dropped = catalogue.dropped.clone();
         let node = Node { shared, catalogue: Mutex::new(catalogue) };
@@ -150,8 +166,16 @@ impl Node {
     ///
     /// # Errors
     /// `BadInput` for a name that is taken, empty, longer than 255 bytes, or has control characters or `/`, and for
-    /// dimensions beyond 1 to 4,096; `Unknown`; `Corrupt` and `Io` of the rows.
+    /// dimensions beyond 1 to 4,096; `Unknown`; `ReadOnly`, `Corrupt` and `Io` of the rows.
     pub fn create_collection(&self, name: &str, spec: Spec) -> Result<Collection> {
+        self.create_limited(name, spec, MemoryLimits::default())
+    }
+
+    /// The same with limits of its memory.
+    ///
+    /// # Errors
+    /// As [`Node::create_collection`] and [`Node::set_limits`].
+    pub fn create_limited(&self, name: &str, spec: Spec, limits: MemoryLimits) -> Result<Collection> {
         check_name(name)?;
         spec.check()?;
         let mut catalogue = self.catalogue()?;
@@ -161,12 +185,63 @@ impl Node {
             )));
         }
         let id = catalogue.next_id;
-        self.change(&mut catalogue, catalogue::creation(name, id, &spec), |now| now.has(name, id))?;
+        self.shared.memory.check_limits(id, &limits)?;
+        let creation = catalogue::creation(name, id, &spec, &limits);
+        self.change(&mut catalogue, creation, |now| now.has(name, id))?;
         // A catalogue that was read again has it, and never gives the number twice.
         catalogue.next_id = catalogue.next_id.max(id.saturating_add(1));
         let entry = catalogue.entries.entry(name.to_string());
-        let entry = entry.or_insert_with(|| Entry { id, slot: Ok(Arc::new(Slot::new(id, name, spec))) });
-        Ok(Collection { shared: self.shared.clone(), slot: entry.slot.clone()? })
+        let entry =
+            entry.or_insert_with(|| Entry { id, slot: Ok(Arc::new(Slot::new(id, name, spec))), limits });
+        let slot = entry.slot.clone()?;
+        drop(catalogue);
+        self.apply_limits(&slot, limits);
+        Ok(Collection { shared: self.shared.clone(), slot })
+    }
+
+    /// Sets the limits of the memory of a collection. A smaller quota shrinks the caches of its segments, and a larger
+    /// one lets them grow when the collection is opened the next time.
+    ///
+    /// # Errors
+    /// `BadInput` for a quota of 0 or below the minimum, and for a minimum when those of all collections have no room;
+    /// `Missing`; `Unknown`; `ReadOnly`, `Corrupt` and `Io` of the rows.
+    pub fn set_limits(&self, name: &str, limits: MemoryLimits) -> Result<()> {
+        self.change_limits(name, |own| *own = limits).map(drop)
+    }
+
+    /// Changes some of the limits of the memory of a collection. Returns those that it has then.
+    ///
+    /// # Errors
+    /// As [`Node::set_limits`].
+    pub fn change_limits(&self, name: &str, change: impl FnOnce(&mut MemoryLimits)) -> Result<MemoryLimits> {
+        let mut catalogue = self.catalogue()?;
+        let entry = catalogue.entries.get(name).ok_or_else(|| Error::missing(name))?;
+        let (id, mut limits, is_damaged) = (entry.id, entry.limits, entry.slot.is_err());
+        change(&mut limits);
+        self.shared.memory.check_limits(id, &limits).map_err(|e| e.of_collection(name))?;
+        let batch = catalogue::change_of_limits(id, &limits);
+        self.change(&mut catalogue, batch, |now| now.limits(name, id) == Some(limits))?;
+        if is_damaged {
+            // What was damaged may be the limits alone.
+            self.read_again(&mut catalogue)?;
+        }
+        let slot = catalogue.find(name)?;
+        if let Some(entry) = catalogue.entries.get_mut(name) {
+            entry.limits = limits;
+        }
+        drop(catalogue);
+        self.apply_limits(&slot, limits);
+        Ok(limits)
+    }
+
+    /// Has limits hold from now on. Collections that use more close; they are opened again within their limits.
+    fn apply_limits(&self, slot: &Arc<Slot>, limits: MemoryLimits) {
+        let memory = &self.shared.memory;
+        memory.set_limits(slot.id, limits);
+        if limits.quota_bytes.is_some_and(|quota| quota < memory.account(slot.id).used) {
+            slot.close_if_free();
+        }
+        while memory.lacks_minima() && self.shared.evict(slot.id) {}
     }
 
     /// A collection by its name.
@@ -213,6 +288,7 @@ impl Node {
             return Err(e);
         }
         catalogue.entries.remove(name);
+        self.shared.memory.set_limits(id, MemoryLimits::default());
         slot.iter().for_each(|slot| slot.close());
         drop(turn);
         drop(catalogue);
@@ -282,6 +358,10 @@ impl Node {
         let read = Catalogue::read(&self.shared.rows, catalogue)?;
         for (name, entry) in &catalogue.entries {
             entry.slot.iter().for_each(|slot| slot.set_dropped(!read.has(name, entry.id)));
+            self.shared.memory.set_limits(entry.id, MemoryLimits::default());
+        }
+        for entry in read.entries.values() {
+            self.shared.memory.set_limits(entry.id, entry.limits);
         }
         *catalogue = read;
         Ok(())
@@ -294,6 +374,7 @@ impl Node {
         batch: Batch,
         is_done: impl Fn(&Catalogue) -> bool,
     ) -> Result<()> {
+        self.shared.check_writable()?;
         self.shared.wake()?;
         let error = match self.shared.rows.write(batch) {
             Outcome::Durable(_) => return Ok(()),

@@ -117,7 +117,7 @@ mod tests {
             for length in 0..bytes.len() - 6 {
                 assert_ne!(decode_point(&bytes[..length]).map(|(id, _)| id), Some(id.clone()));
             }
-            assert_eq!(Key::first(1, RowKind::Place).id(&id).rest().len(), id_bytes(&id));
+            assert_eq!(Key::first(1, RowKind::Overlay).id(&id).rest().len(), id_bytes(&id));
         }
         let place = Place { seq: 1 << 40, ordinal: 9 };
         assert_eq!(Place::of_tail_key(&place.tail_key(3)), Some(place));

@@ -1,19 +1,16 @@
 //! Collections of a data folder whose storage engine is damaged: their segments are searched, and nothing is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use stratann_core::sieve::Sieve;
 use stratann_storage::{Error, Progress, Result};
 
 use super::catalogue;
+use super::limits::MemoryLimits;
 use super::point::Manifest;
 use super::spec::Spec;
 use crate::rows::{Batch, Options, Rows};
-use crate::segments::{Layout, LayoutCopy};
-
-/// Rows that were left of segments, by the numbers of collection and segment.
-pub(super) type Left = BTreeMap<(u64, u64), Sieve>;
+use crate::segments::{Layout, LayoutCopy, Left};
 
 /// Opens what the folders of collections say of their segments. Points that were in no segment are not there, and
 /// those that were replaced or deleted since may be.
@@ -55,7 +52,7 @@ pub(super) fn open(
 
 /// The rows of a collection that has nothing but segments.
 fn put(rows: &mut Batch, copy: &LayoutCopy, spec: &Spec) {
-    rows.append(catalogue::creation(&copy.name, copy.collection, spec));
+    rows.append(catalogue::creation(&copy.name, copy.collection, spec, &MemoryLimits::default()));
     let points = copy.left.iter().map(|left| u64::from(left.count())).sum();
     let manifest = Manifest { seq: copy.seq, points, tail_points: 0, id_bytes: 0 };
     rows.put(Manifest::key(copy.collection), &manifest.encode());

@@ -9,6 +9,7 @@ use stratann_storage::{ErrorKind, Progress, Quiet};
 
 use super::*;
 use crate::rows::{self, ExternalId, Rows, fake};
+use crate::segments::Left;
 
 const SPEC: Spec = Spec { dim: 2, metric: Metric::L2, dtype: DType::U8, kind: None };
 const STEPS: u64 = 25;
@@ -62,7 +63,7 @@ fn open(folder: &Path) -> Result<Node> {
     let rows = rows::Options { memory_bytes: rows::MEMORY_BYTES_MIN, reserve_bytes: 0, log_bytes_kept: 0 };
     let options = Options { rows, deltas_bytes: 1 << 20, segments, ram_budget: None };
     let rows = Rows::open_on(folder, &options.rows, &fake::FAKE, &Quiet)?;
-    Node::on((rows, salvage::Left::new()), folder, &options, &Quiet)
+    Node::on((rows, Left::new()), folder, &options, &Quiet)
 }
 
 impl World {

@@ -54,11 +54,11 @@ impl Spec {
         }
     }
 
-    /// Number of vectors in `vectors`.
+    /// Number of vectors in `vectors`, each of which errors call a `noun`.
     ///
     /// # Errors
     /// `BadInput` for none, for a part of a vector, and for NaN or infinity, with its row and component.
-    pub(super) fn check_vectors(&self, vectors: &[u8]) -> Result<usize> {
+    pub(super) fn check_vectors(&self, vectors: &[u8], noun: &str) -> Result<usize> {
         let row_bytes = self.row_bytes();
         if vectors.is_empty() {
             return Err(Error::bad_input("there is no vector; give one or more"));
@@ -73,14 +73,16 @@ impl Spec {
         }
         if let Some(at) = self.first_not_finite(vectors) {
             return Err(Error::bad_input(format!(
-                "component {} of vector {} is NaN or infinite; give finite numbers",
+                "component {} of {noun} {} is NaN or infinite; give finite numbers",
                 at % self.dim,
                 at / self.dim
             )));
         }
         let bad = |row: &[u8]| check_row(self.dtype, self.metric, row);
         match vectors.chunks_exact(row_bytes).zip(0u64..).find_map(|(row, at)| Some((at, bad(row)?))) {
-            Some((at, bad)) => Err(Error::bad_input(format!("vector {at}: {bad}; leave it out"))),
+            Some((at, bad)) => {
+                Err(Error::bad_input(format!("{noun} {at}: {bad}; correct it or leave it out")))
+            }
             None => Ok(vectors.len() / row_bytes),
         }
     }
@@ -172,21 +174,28 @@ mod tests {
     fn numbers_that_are_none_are_found() {
         let spec = |dtype| Spec { dim: 2, metric: Metric::L2, dtype, kind: None };
         let floats = |x: f32| [1.0, 1e18, f32::MIN_POSITIVE / 2.0, x].map(f32::to_le_bytes).concat();
-        assert_eq!(spec(DType::F32).check_vectors(&floats(-0.0)), Ok(2));
+        assert_eq!(spec(DType::F32).check_vectors(&floats(-0.0), "vector"), Ok(2));
         for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let error = spec(DType::F32).check_vectors(&floats(x)).unwrap_err();
+            let error = spec(DType::F32).check_vectors(&floats(x), "vector").unwrap_err();
             assert!(error.message.contains("component 1 of vector 1"), "{error}");
         }
-        let error = spec(DType::F32).check_vectors(&floats(f32::MAX)).unwrap_err();
+        let error = spec(DType::F32).check_vectors(&floats(f32::MAX), "vector").unwrap_err();
         assert!(error.message.contains("vector 1: its squared norm exceeds"), "{error}");
         let cosine = Spec { metric: Metric::Cosine, ..spec(DType::U8) };
-        assert!(cosine.check_vectors(&[0, 1, 0, 0]).unwrap_err().message.contains("vector 1: a zero vector"));
+        assert!(
+            cosine
+                .check_vectors(&[0, 1, 0, 0], "vector")
+                .unwrap_err()
+                .message
+                .contains("vector 1: a zero vector")
+        );
         for (bits, is_finite) in [(0x7bff_u16, true), (0x7c00, false), (0xfc00, false), (0x7e01, false)] {
             let bytes = [0, bits].map(u16::to_le_bytes).concat();
-            assert_eq!(spec(DType::F16).check_vectors(&bytes).is_ok(), is_finite);
+            assert_eq!(spec(DType::F16).check_vectors(&bytes, "vector").is_ok(), is_finite);
         }
         assert!(
-            spec(DType::U8).check_vectors(&[255; 3]).is_err() && spec(DType::U8).check_vectors(&[]).is_err()
+            spec(DType::U8).check_vectors(&[255; 3], "vector").is_err()
+                && spec(DType::U8).check_vectors(&[], "vector").is_err()
         );
     }
 }

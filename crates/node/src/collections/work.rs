@@ -60,7 +60,7 @@ impl Work {
     pub(super) fn upsert(spec: &Spec, ids: &[ExternalId], vectors: &[u8]) -> Result<Work> {
         let count = ids.len();
         check_ids(ids)?;
-        let rows = spec.check_vectors(vectors)?;
+        let rows = spec.check_vectors(vectors, "vector")?;
         if rows != count {
             return Err(Error::bad_input(format!(
                 "{count} ids and {rows} vectors; give one vector for each id"

@@ -20,7 +20,7 @@ pub const ID_BYTES_MAX: usize = 255;
 
 const HEAD_BYTES: usize = 9;
 
-/// A kind of row.
+/// A kind of row. The letter `p` is taken: older data folders have rows of it, for places of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RowKind {
@@ -34,8 +34,6 @@ pub enum RowKind {
     Manifest = b'm',
     /// Payload of a point whose vectors stay in a segment.
     Overlay = b'o',
-    /// Place of an external id whose newest state is in the tail.
-    Place = b'p',
     /// Which segments a collection has.
     Segments = b's',
     /// Newest points, by sequence number.
@@ -43,13 +41,12 @@ pub enum RowKind {
 }
 
 impl RowKind {
-    const ALL: [RowKind; 8] = [
+    const ALL: [RowKind; 7] = [
         RowKind::Catalogue,
         RowKind::Deletes,
         RowKind::Group,
         RowKind::Manifest,
         RowKind::Overlay,
-        RowKind::Place,
         RowKind::Segments,
         RowKind::Tail,
     ];
@@ -62,7 +59,6 @@ impl RowKind {
             RowKind::Group => "group",
             RowKind::Manifest => "manifest",
             RowKind::Overlay => "overlay",
-            RowKind::Place => "place",
             RowKind::Segments => "segments",
             RowKind::Tail => "tail",
         }
@@ -218,7 +214,7 @@ mod tests {
     use super::*;
 
     fn place(collection: u64, id: &ExternalId) -> Key {
-        Key::first(collection, RowKind::Place).id(id)
+        Key::first(collection, RowKind::Overlay).id(id)
     }
 
     #[test]
@@ -244,7 +240,7 @@ mod tests {
         for id in &ids {
             let key = place(7, id);
             assert_eq!(ExternalId::decode(key.rest()).as_ref(), Some(id));
-            assert!(Key::first(7, RowKind::Place) < key && key < Key::end(7, RowKind::Place));
+            assert!(Key::first(7, RowKind::Overlay) < key && key < Key::end(7, RowKind::Overlay));
             assert!(Key::first_of_collection(7) < key && key < Key::end_of_collection(7));
             assert!(Key::end_of_collection(6) < key && key < place(8, &ids[0]));
         }

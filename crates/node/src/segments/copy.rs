@@ -8,6 +8,7 @@
 //! | for each segment of the layout | `u32` bytes, and the rows that were left, as a sieve is encoded |
 //! | end | `u64` xxh3 of all before |
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use stratann_core::sieve::Sieve;
@@ -20,6 +21,9 @@ use super::layout::Layout;
 const NAME: &str = "copy.bin";
 const UNFINISHED: &str = "copy.new";
 const VERSION: u8 = 1;
+
+/// Rows that were left of segments, by the numbers of collection and segment.
+pub(crate) type Left = BTreeMap<(u64, u64), Sieve>;
 
 /// The segments of a collection as they were after a checkpoint or a merge.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,6 @@
 //! A checkpoint is an index that scans all of its vectors, and a query has several of them beside the larger segments.
 //! So its rows stay in memory until a merge takes them, with codes and lists of their own.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
-
 use stratann_core::delta::{
     Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Points, Pushing, Query, SAMPLE_OF_LIST, Scanned, Shape,
     row_bytes,
@@ -15,6 +12,8 @@ use stratann_engine::index::Index;
 use stratann_kernel::Metric;
 use stratann_kernel::distance::{Exact, inverse_norm};
 use stratann_storage::{Quiet, Result};
+
+use super::nearest::{Candidate, KSmallest};
 
 /// Lists of a checkpoint: some hundred rows in each.
 const LISTS: usize = LISTS_MAX;
@@ -127,41 +126,19 @@ impl ScannedRows {
         let effort = Effort { recall: wanted.recall, k: wanted.k };
         let scanned = self.lists.search(query, vector, effort, &mut nearest);
         let distances = nearest.distances;
-        let rows = nearest.into_sorted().into_iter().map(|found| (found.distance, found.row)).collect();
+        let rows = nearest.into_sorted().into_iter().map(|found| (found.distance, found.name)).collect();
         FoundRows { rows, scanned, distances }
-    }
-}
-
-/// A row that may be a result. Ties are broken by rows, which are in the order of ids.
-#[derive(Clone, Copy, PartialEq)]
-struct Candidate {
-    distance: f32,
-    row: u32,
-    list: u32,
-}
-
-impl Eq for Candidate {}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.distance.total_cmp(&other.distance).then_with(|| self.row.cmp(&other.row))
-    }
-}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
     }
 }
 
 /// The nearest rows so far.
 struct Nearest<'a> {
     rows: &'a ScannedRows,
-    wanted: WantedRows<'a>,
+    left: &'a Sieve,
     exact: Exact,
     /// A row that is no result.
     skip: Option<u64>,
-    best: BinaryHeap<Candidate>,
+    best: KSmallest<u32>,
     distances: u64,
 }
 
@@ -169,40 +146,30 @@ impl<'a> Nearest<'a> {
     fn of(rows: &'a ScannedRows, vector: &[u8], wanted: &WantedRows<'a>) -> Nearest<'a> {
         let mut exact = Exact::default();
         exact.set(rows.shape.metric, rows.shape.dtype, rows.shape.dim, vector);
-        Nearest { rows, wanted: *wanted, exact, skip: None, best: BinaryHeap::new(), distances: 0 }
+        let best = KSmallest::new(wanted.k, wanted.bound);
+        Nearest { rows, left: wanted.left, exact, skip: None, best, distances: 0 }
     }
 
-    fn into_sorted(self) -> Vec<Candidate> {
-        self.best.into_sorted_vec()
+    fn into_sorted(self) -> Vec<Candidate<u32>> {
+        self.best.into_sorted()
     }
 }
 
 impl Points for Nearest<'_> {
     fn limit(&self) -> f32 {
-        let worst = self.best.peek().filter(|_| self.best.len() >= self.wanted.k);
-        worst.map_or(self.wanted.bound, |worst| worst.distance)
+        self.best.limit()
     }
 
     fn score(&mut self, list: u32, row: u64) -> f32 {
         let number = row as u32;
-        if self.skip == Some(row) || !self.wanted.left.has(number) {
+        if self.skip == Some(row) || !self.left.has(number) {
             return f32::INFINITY;
         }
         let Some(vector) = self.rows.vector(row as usize) else { return f32::INFINITY };
         let norm = self.rows.inverse_norms.get(row as usize).copied().unwrap_or_default();
         let distance = self.exact.distance(vector, norm);
         self.distances += 1;
-        // Minus zero becomes zero, so that the two are a tie.
-        let distance = if distance.is_nan() { f32::INFINITY } else { distance + 0.0 };
-        let candidate = Candidate { distance, row: number, list };
-        if distance > self.wanted.bound {
-            return distance;
-        }
-        if self.best.len() < self.wanted.k {
-            self.best.push(candidate);
-        } else if let Some(mut worst) = self.best.peek_mut().filter(|worst| candidate < **worst) {
-            *worst = candidate;
-        }
+        self.best.offer(distance, number, list);
         distance
     }
 }

@@ -10,8 +10,9 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
+use stratann_storage::budget::Account;
 use stratann_storage::data_file::{FileEntry, open_file};
-use stratann_storage::{Error, Progress, Quiet, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
 
 use super::content::Content;
 use super::ids::{IdTable, Place};
@@ -29,7 +30,8 @@ pub(super) const IDS: &str = "ids.bin";
 /// File of vectors as they were given.
 pub(super) const VECTORS: &str = "vectors.bin";
 
-/// Segments with fewer bytes are in memory whatever the budget: a read of each costs a query more than they take.
+/// Segments with fewer bytes are in memory whatever the budget, unless a quota is less: a read of each costs a query
+/// more than they take.
 const RESIDENT_BYTES: u64 = 16 << 20;
 
 /// Folder of a segment in the folder of its collection.
@@ -39,18 +41,22 @@ pub(crate) fn folder_of(collection: &Path, number: u64) -> PathBuf {
 
 /// Memory that segments may take.
 pub(crate) trait SegmentMemory: Send + Sync {
-    /// Takes memory for a segment that is opened: `tables` bytes at least, and as much as there is of `usable` more.
-    /// What it returns is given back when it is dropped, and says how much more it got.
+    /// Takes memory for a segment that is opened: `tables` bytes at least, `resident` more unless a quota is less, and
+    /// as much as there is of `usable` more. What it returns is given back when it is dropped, and says how much it
+    /// got beside the tables.
     ///
     /// # Errors
-    /// When there is no room for the tables.
-    fn take(&self, tables: u64, usable: u64) -> Result<Box<dyn TakenMemory>>;
+    /// When there is no room for the tables, or only a quota leaves out what is resident.
+    fn take(&self, tables: u64, resident: u64, usable: u64) -> Result<Box<dyn TakenMemory>>;
 }
 
 /// Memory of an open segment.
 pub(crate) trait TakenMemory: Send + Sync {
     /// Bytes for what queries read.
     fn cache_bytes(&self) -> u64;
+
+    /// All bytes.
+    fn bytes(&self) -> u64;
 }
 
 /// An immutable part of a collection.
@@ -65,7 +71,7 @@ pub(crate) struct Segment {
     vectors: Option<File>,
     folder: PathBuf,
     is_obsolete: AtomicBool,
-    _memory: Box<dyn TakenMemory>,
+    memory: Box<dyn TakenMemory>,
 }
 
 impl Segment {
@@ -79,35 +85,17 @@ impl Segment {
         (shape, memory): (Shape, &dyn SegmentMemory),
     ) -> Result<Segment> {
         let row_bytes = shape.dim * shape.dtype.size();
-        let missing = |e: Error| match e.kind {
-            stratann_storage::ErrorKind::BadInput => Error::corrupt(e.message),
-            _ => e,
-        };
-        let path = folder.join(INDEX);
-        let (_, manifest) = Manifest::read(&path).map_err(missing)?;
-        if manifest.build_id.to_string() != entry.build || manifest.rows != entry.rows {
-            return Err(damaged(folder, "its index is another one than the collection names"));
-        }
-        open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
-        let mut ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
-        if ids.rows() != entry.rows {
-            return Err(damaged(folder, "its ids are not as many as its rows"));
-        }
+        let Tables { mut ids, in_memory, bytes, usable, resident } = Tables::read(folder, entry, &shape)?;
         let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
-        let in_memory = if entry.level == 0 { ScannedRows::bytes(&shape, entry.rows) } else { 0 };
-        let tables = manifest.planned_account(0).total() + ids.bytes() + in_memory;
-        // What is read of a checkpoint are vectors of single points.
-        let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
         let all = usable + ids.pages_bytes();
-        // What is in memory whatever the budget is no cache, but has to have room.
-        let resident = if usable <= RESIDENT_BYTES { all } else { 0 };
-        let taken = memory.take(tables + resident, all - resident)?;
-        let mut cache_budget = resident + taken.cache_bytes();
+        let taken = memory.take(bytes, resident, all - resident)?;
+        let mut cache_budget = taken.cache_bytes();
         // A result needs its id. Where not all fits, the pages of ids are read one by one.
         if cache_budget >= all {
             ids.load().map_err(missing)?;
             cache_budget = usable;
         }
+        let path = folder.join(INDEX);
         let search_reserve = Reserve::default();
         let options =
             OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
@@ -124,8 +112,21 @@ impl Segment {
             vectors: vectors.transpose()?,
             folder: folder.into(),
             is_obsolete: false.into(),
-            _memory: taken,
+            memory: taken,
         })
+    }
+
+    /// Bytes that a segment needs at least to be opened.
+    ///
+    /// # Errors
+    /// As [`Segment::open`].
+    pub(crate) fn needed_bytes(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<u64> {
+        Ok(Tables::read(folder, entry, shape)?.bytes)
+    }
+
+    /// Memory that it has.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory.bytes()
     }
 
     /// Rows, dead ones included.
@@ -296,6 +297,49 @@ impl Segment {
     }
 }
 
+/// What a segment has in memory when it is open.
+struct Tables {
+    ids: IdTable,
+    /// Bytes of the rows in memory, of a checkpoint.
+    in_memory: u64,
+    /// Bytes that it needs.
+    bytes: u64,
+    /// Bytes of the index that queries read.
+    usable: u64,
+    /// Bytes of these and of the pages of ids that are in memory whatever the budget, but within a quota.
+    resident: u64,
+}
+
+impl Tables {
+    fn read(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<Tables> {
+        let (_, manifest) = Manifest::read(&folder.join(INDEX)).map_err(missing)?;
+        if manifest.build_id.to_string() != entry.build || manifest.rows != entry.rows {
+            return Err(damaged(folder, "its index is another one than the collection names"));
+        }
+        open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
+        let ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
+        if ids.rows() != entry.rows {
+            return Err(damaged(folder, "its ids are not as many as its rows"));
+        }
+        let in_memory = if entry.level == 0 { ScannedRows::bytes(shape, entry.rows) } else { 0 };
+        // What is read of a checkpoint are vectors of single points.
+        let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
+        let resident = if usable <= RESIDENT_BYTES { usable + ids.pages_bytes() } else { 0 };
+        // The program is set aside once, for all segments.
+        let index = manifest.planned_account(0).total() - Account::new().total();
+        let bytes = index + ids.bytes() + in_memory;
+        Ok(Tables { ids, in_memory, bytes, usable, resident })
+    }
+}
+
+/// A file that is missing is damage.
+fn missing(e: Error) -> Error {
+    match e.kind {
+        ErrorKind::BadInput => Error::corrupt(e.message),
+        _ => e,
+    }
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         if self.is_obsolete.load(Ordering::Acquire) {
@@ -330,13 +374,17 @@ mod tests {
     struct Part(u64);
 
     impl SegmentMemory for Part {
-        fn take(&self, _: u64, usable: u64) -> Result<Box<dyn TakenMemory>> {
+        fn take(&self, _: u64, _: u64, usable: u64) -> Result<Box<dyn TakenMemory>> {
             Ok(Box::new(Part(self.0.min(usable))))
         }
     }
 
     impl TakenMemory for Part {
         fn cache_bytes(&self) -> u64 {
+            self.0
+        }
+
+        fn bytes(&self) -> u64 {
             self.0
         }
     }

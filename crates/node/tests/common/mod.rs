@@ -55,7 +55,7 @@ pub fn key(batch: u64, row: u64) -> Key {
         0 => Key::first(1, RowKind::Tail).number(batch).number(row),
         _ => {
             let id = ExternalId::text(&format!("batch {batch:08} row {row}")).unwrap();
-            Key::first(2, RowKind::Place).id(&id)
+            Key::first(2, RowKind::Overlay).id(&id)
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Bodies of requests to collections.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_engine::{DType, Metric};
-use stratann_node::collections::Spec;
+use stratann_node::collections::{MemoryLimits, Spec};
 use stratann_node::rows::ExternalId;
 use stratann_params::{IndexKind, list_of};
 
@@ -14,6 +14,7 @@ use crate::vectors::{self, Wanted};
 /// Target recall where a request has none.
 const USUAL_RECALL: f64 = 0.95;
 const USUAL_K: usize = 10;
+const USUAL_LIMIT: usize = 100;
 
 /// Points to write.
 pub(super) struct Points {
@@ -34,6 +35,23 @@ pub(super) struct Query {
     pub(super) with_vectors: bool,
 }
 
+/// A page of points.
+pub(super) struct Scroll {
+    /// The id behind which it begins.
+    pub(super) after: Option<ExternalId>,
+    pub(super) limit: usize,
+    pub(super) with_vectors: bool,
+}
+
+/// Limits of memory that change; `None` for one that stays.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitsBody {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) memory_quota_bytes: Option<Option<u64>>,
+    pub(super) memory_minimum_bytes: Option<u64>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SpecBody {
@@ -41,6 +59,8 @@ struct SpecBody {
     metric: Option<String>,
     dtype: Option<String>,
     kind: Option<String>,
+    memory_quota_bytes: Option<u64>,
+    memory_minimum_bytes: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -71,7 +91,20 @@ struct QueryBody<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct ScrollBody {
+    after: Option<ids::Read>,
+    limit: Option<u64>,
+    with_vectors: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Nothing {}
+
+/// A field that is there, null included.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8], wanted: &str) -> Result<T, String> {
     if body.is_empty() {
@@ -80,15 +113,19 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8], wanted: &str) -> Result<T, Strin
     serde_json::from_slice(body).map_err(|e| format!("the body: {}; send {wanted}", quoting(&e)))
 }
 
-/// The shape of a new collection.
+/// The shape of a new collection, and the limits of its memory.
 ///
 /// # Errors
 /// One line for the client; so have the others.
-pub(super) fn spec(body: &[u8]) -> Result<Spec, String> {
+pub(super) fn spec(body: &[u8]) -> Result<(Spec, MemoryLimits), String> {
     let read: SpecBody = read(body, r#"{"dim": 384, "metric": "cosine"}"#)?;
     let metric = read.metric.as_deref().unwrap_or(Metric::L2.name());
     let dtype = read.dtype.as_deref().unwrap_or(DType::F32.name());
-    Ok(Spec {
+    let limits = MemoryLimits {
+        quota_bytes: read.memory_quota_bytes,
+        minimum_bytes: read.memory_minimum_bytes.unwrap_or(0),
+    };
+    let spec = Spec {
         // What does not fit is beyond the range, too.
         dim: usize::try_from(read.dim).unwrap_or(usize::MAX),
         metric: Metric::from_name(metric)
@@ -99,7 +136,18 @@ pub(super) fn spec(body: &[u8]) -> Result<Spec, String> {
             None | Some("auto") => None,
             Some(name) => Some(kind(name)?),
         },
-    })
+    };
+    Ok((spec, limits))
+}
+
+/// Other limits of memory.
+pub(super) fn limits(body: &[u8]) -> Result<LimitsBody, String> {
+    let wanted = r#"{"memory_quota_bytes": 1073741824} or {"memory_minimum_bytes": 0}"#;
+    let read: LimitsBody = read(body, wanted)?;
+    match (&read.memory_quota_bytes, &read.memory_minimum_bytes) {
+        (None, None) => Err(format!("nothing changes; send {wanted}")),
+        _ => Ok(read),
+    }
 }
 
 fn kind(name: &str) -> Result<IndexKind, String> {
@@ -127,6 +175,17 @@ pub(super) fn points(body: &[u8], spec: &Spec) -> Result<Points, String> {
 pub(super) fn named(body: &[u8]) -> Result<Named, String> {
     let read: NamedBody<'_> = read(body, r#"{"ids": [1, 2]}"#)?;
     Ok(Named { ids: ids::from_json(read.ids.get())? })
+}
+
+/// A page of points. Without a body it is the first one.
+pub(super) fn scroll(body: &[u8]) -> Result<Scroll, String> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    let read: ScrollBody = read(body, r#"{"after": 7, "limit": 100}"#)?;
+    Ok(Scroll {
+        after: read.after.map(|id| id.0),
+        limit: read.limit.map_or(USUAL_LIMIT, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+        with_vectors: read.with_vectors.unwrap_or(false),
+    })
 }
 
 /// A search with at most so many queries.

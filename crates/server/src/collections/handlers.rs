@@ -8,9 +8,9 @@ use stratann_node::collections::{Collection, Error, Found, Kind, LIMIT_MAX, Sear
 use stratann_node::rows::ExternalId;
 use stratann_storage::ErrorKind;
 
-use super::body::{self, Named, Points, Query};
+use super::body::{self, Named, Points, Query, Scroll};
 use super::ids::IdJson;
-use super::replies::{Described, PointReply, QueryReply, Results, Vector};
+use super::replies::{Described, PointReply, QueryReply, Results, ScrollReply, Vector};
 use super::{Answer, Asked, ok};
 use crate::limits::Limits;
 use crate::shared::Rejection;
@@ -28,11 +28,13 @@ fn rejection(error: Error) -> Rejection {
         Kind::Busy => (StatusCode::TOO_MANY_REQUESTS, None),
         Kind::Unknown { seq } => (StatusCode::SERVICE_UNAVAILABLE, Some(seq)),
         Kind::DiskFull => (StatusCode::INSUFFICIENT_STORAGE, None),
+        Kind::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, None),
         Kind::Other(ErrorKind::BadInput) => (StatusCode::BAD_REQUEST, None),
-        Kind::Other(ErrorKind::Interrupted) => (StatusCode::SERVICE_UNAVAILABLE, None),
+        Kind::Other(ErrorKind::Interrupted | ErrorKind::Budget) => (StatusCode::SERVICE_UNAVAILABLE, None),
         Kind::Other(_) => (StatusCode::INTERNAL_SERVER_ERROR, None),
     };
-    Rejection { retry_after_s, unknown, ..Rejection::new(status, error.message) }
+    let is_lasting = error.kind == Kind::ReadOnly;
+    Rejection { retry_after_s, unknown, is_lasting, ..Rejection::new(status, error.message) }
 }
 
 impl Asked<'_> {
@@ -53,12 +55,13 @@ pub(super) fn list(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         Ok(spec) => json!(Described::of(&info.name, spec)),
         Err(e) => json!({ "name": info.name, "error": e.message }),
     });
-    ok(&json!({ "collections": each.collect::<Vec<_>>() }))
+    let read_only = asked.served.node.why_read_only();
+    ok(&json!({ "collections": each.collect::<Vec<_>>(), "read_only": read_only }))
 }
 
 /// A new collection.
 pub(super) fn create(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
-    let spec = body::spec(asked.body).map_err(Rejection::bad)?;
+    let (spec, limits) = body::spec(asked.body).map_err(Rejection::bad)?;
     let taken = |why: String| Rejection::new(StatusCode::CONFLICT, why);
     if asked.has_collection()? {
         let name = asked.name;
@@ -66,7 +69,7 @@ pub(super) fn create(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
             "there is a collection \"{name}\" already; give another name, or drop it"
         )));
     }
-    match asked.served.node.create_collection(asked.name, spec) {
+    match asked.served.node.create_limited(asked.name, spec, limits) {
         Ok(made) => Ok((StatusCode::CREATED, ok(&Described::of(made.name(), &spec))?.1)),
         // Another request may have made it meanwhile.
         Err(e) if e.kind == Kind::Other(ErrorKind::BadInput) && asked.has_collection()? => {
@@ -96,7 +99,33 @@ pub(super) fn info(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     reply["delta_bytes"] = facts.delta_bytes.into();
     reply["segments"] = segments.collect();
     reply["trouble"] = facts.trouble.map(|e| e.message).into();
+    reply["jobs"] = facts.jobs.into();
+    reply["memory_bytes"] = facts.memory_bytes.into();
+    reply["memory_quota_bytes"] = facts.limits.quota_bytes.into();
+    reply["memory_minimum_bytes"] = facts.limits.minimum_bytes.into();
     ok(&reply)
+}
+
+/// Other limits of the memory of a collection.
+pub(super) fn change(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let change = body::limits(asked.body).map_err(Rejection::bad)?;
+    let limits = asked.served.node.change_limits(asked.name, |own| {
+        own.quota_bytes = change.memory_quota_bytes.unwrap_or(own.quota_bytes);
+        own.minimum_bytes = change.memory_minimum_bytes.unwrap_or(own.minimum_bytes);
+    });
+    let limits = limits.map_err(rejection)?;
+    ok(&json!({
+        "name": asked.name,
+        "memory_quota_bytes": limits.quota_bytes,
+        "memory_minimum_bytes": limits.minimum_bytes,
+    }))
+}
+
+/// One segment of all points, made in the background.
+pub(super) fn compact(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    body::nothing(asked.body).map_err(Rejection::bad)?;
+    asked.collection()?.compact_later().map_err(rejection)?;
+    Ok((StatusCode::ACCEPTED, ok(&json!({ "name": asked.name }))?.1))
 }
 
 /// The end of a collection.
@@ -138,8 +167,27 @@ pub(super) fn point(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         let error = format!("collection \"{}\" has no point {id}", asked.name);
         return Err(Rejection::new(StatusCode::NOT_FOUND, error));
     };
-    let vector = Vector { bytes: &point.vector, dtype: collection.spec().dtype };
-    ok(&PointReply { id: IdJson(&point.id), seq: point.seq, vector })
+    ok(&PointReply::of(&point, collection.spec().dtype, true))
+}
+
+/// Points in the order of their ids.
+pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let spec = collection.spec();
+    let Scroll { after, limit, with_vectors } = body::scroll(asked.body).map_err(Rejection::bad)?;
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Rejection::bad(format!("limit is {limit}; use 1 to {LIMIT_MAX}")));
+    }
+    // A page has fewer points where more would take too much memory.
+    let text_bytes = if with_vectors { spec.dim * COMPONENT_BYTES } else { 0 };
+    let each = Limits::reply_bytes(1, 1, 0).saturating_add(spec.row_bytes()).saturating_add(text_bytes);
+    let limit = limit.min(collection.page_points()).min(asked.limits.large_bytes / each).max(1);
+    if !asked.memory.grow((limit * each) as u64) {
+        return Err(Rejection::overloaded());
+    }
+    let page = collection.scroll(after.as_ref(), limit).map_err(rejection)?;
+    let points = page.points.iter().map(|point| PointReply::of(point, spec.dtype, with_vectors));
+    ok(&ScrollReply { seq: page.seq, points: points.collect(), next: page.next.as_ref().map(IdJson) })
 }
 
 /// The nearest points of queries.
@@ -223,6 +271,8 @@ mod tests {
             (Kind::Busy, 429, Some("1")),
             (Kind::Unknown { seq: 7 }, 503, Some("1")),
             (Kind::DiskFull, 507, None),
+            (Kind::ReadOnly, 503, None),
+            (other(ErrorKind::Budget), 503, Some("1")),
             (other(ErrorKind::BadInput), 400, None),
             (other(ErrorKind::Corrupt), 500, None),
             (other(ErrorKind::Io), 500, None),

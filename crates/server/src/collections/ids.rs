@@ -29,7 +29,8 @@ pub(super) fn from_json(text: &str) -> Result<Vec<ExternalId>, String> {
     Ok(read.into_iter().map(|id| id.0).collect())
 }
 
-struct Read(ExternalId);
+/// An id of a request.
+pub(super) struct Read(pub(super) ExternalId);
 
 impl<'de> Deserialize<'de> for Read {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -83,20 +83,24 @@ struct Route {
 }
 
 /// The served paths with their methods, but for health and status.
-fn routes() -> [Route; 9] {
+fn routes() -> [Route; 12] {
     let route = |(method, filter), path, handler| Route { method, filter, path, handler };
     let (asked, put) = (("GET", MethodFilter::GET), ("PUT", MethodFilter::PUT));
     let (post, delete) = (("POST", MethodFilter::POST), ("DELETE", MethodFilter::DELETE));
+    let patch = ("PATCH", MethodFilter::PATCH);
     [
         route(asked, "/v1/collections", handlers::list),
         route(put, "/v1/collections/{collection}", handlers::create),
         route(asked, "/v1/collections/{collection}", handlers::info),
+        route(patch, "/v1/collections/{collection}", handlers::change),
         route(delete, "/v1/collections/{collection}", handlers::drop_collection),
         route(put, "/v1/collections/{collection}/points", handlers::upsert),
         route(asked, "/v1/collections/{collection}/points/{id}", handlers::point),
         route(post, "/v1/collections/{collection}/delete", handlers::delete),
         route(post, "/v1/collections/{collection}/query", handlers::query),
+        route(post, "/v1/collections/{collection}/scroll", handlers::scroll),
         route(post, "/v1/collections/{collection}/count", handlers::count),
+        route(post, "/v1/collections/{collection}/compact", handlers::compact),
     ]
 }
 
@@ -206,6 +210,7 @@ async fn status(State(state): State<Arc<Collections>>) -> Response {
     let memory: Vec<_> = of_node.chain([("HTTP".into(), front)]).collect();
     let body = json!({
         "pid": std::process::id(),
+        "read_only": served.node.why_read_only(),
         "ram_budget_bytes": served.ram_budget,
         "memory": by_component(&memory),
         "rows": {

@@ -3,7 +3,7 @@
 use half::f16;
 use serde::{Serialize, Serializer};
 use stratann_engine::DType;
-use stratann_node::collections::Spec;
+use stratann_node::collections::{Point, Spec};
 use stratann_params::IndexKind;
 
 use super::ids::IdJson;
@@ -35,7 +35,24 @@ impl<'a> Described<'a> {
 pub(super) struct PointReply<'a> {
     pub(super) id: IdJson<'a>,
     pub(super) seq: u64,
-    pub(super) vector: Vector<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vector: Option<Vector<'a>>,
+}
+
+impl<'a> PointReply<'a> {
+    pub(super) fn of(point: &'a Point, dtype: DType, with_vector: bool) -> PointReply<'a> {
+        let vector = with_vector.then_some(Vector { bytes: &point.vector, dtype });
+        PointReply { id: IdJson(&point.id), seq: point.seq, vector }
+    }
+}
+
+/// A page of points.
+#[derive(Serialize)]
+pub(super) struct ScrollReply<'a> {
+    pub(super) seq: u64,
+    pub(super) points: Vec<PointReply<'a>>,
+    /// The id behind which the next page begins; null at the end.
+    pub(super) next: Option<IdJson<'a>>,
 }
 
 /// The answers to the queries of a request, all of one state of the collection.

@@ -1,14 +1,12 @@
 //! The nearest points of a state.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
-
 use stratann_core::delta::{Effort, Lists, Points, Query};
 use stratann_kernel::distance::Exact;
 
 use super::state::{At, LiveBlock, State};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
+use crate::segments::KSmallest;
 
 /// Fewer rows are compared by all distances while nothing is known of their lists: each list costs as much as some rows.
 const SCANNED_ROWS: u64 = 2048;
@@ -55,42 +53,14 @@ pub(crate) struct Searching {
     pub(crate) stats: DeltaStats,
 }
 
-/// A hit whose id is not copied yet. Ties are broken by ids, so that equal points have one order.
-struct Candidate<'a> {
-    distance: f32,
-    id: &'a ExternalId,
-    list: u32,
-}
-
-impl PartialEq for Candidate<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Candidate<'_> {}
-
-impl Ord for Candidate<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.distance.total_cmp(&other.distance).then_with(|| self.id.cmp(other.id))
-    }
-}
-
-impl PartialOrd for Candidate<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 /// The nearest rows so far.
 pub(super) struct Nearest<'a> {
     state: &'a State,
     exact: Exact,
-    k: usize,
-    bound: f32,
     /// A row that is no result.
     pub(super) skip: Option<At>,
-    best: BinaryHeap<Candidate<'a>>,
+    /// Names are ids that are not copied yet.
+    best: KSmallest<&'a ExternalId>,
     distances: u64,
     buffer: Vec<f32>,
 }
@@ -99,30 +69,8 @@ impl<'a> Nearest<'a> {
     pub(super) fn of(state: &'a State, spec: &Spec, query: &[u8], (k, bound): (usize, f32)) -> Nearest<'a> {
         let mut exact = Exact::default();
         exact.set(spec.metric, spec.dtype, spec.dim, query);
-        Nearest {
-            state,
-            exact,
-            k,
-            bound,
-            skip: None,
-            best: BinaryHeap::new(),
-            distances: 0,
-            buffer: Vec::new(),
-        }
-    }
-
-    fn offer(&mut self, distance: f32, id: &'a ExternalId, list: u32) {
-        // Minus zero becomes zero, so that the two are a tie.
-        let distance = if distance.is_nan() { f32::INFINITY } else { distance + 0.0 };
-        let candidate = Candidate { distance, id, list };
-        if distance > self.bound {
-            return;
-        }
-        if self.best.len() < self.k {
-            self.best.push(candidate);
-        } else if let Some(mut worst) = self.best.peek_mut().filter(|worst| candidate < **worst) {
-            *worst = candidate;
-        }
+        let best = KSmallest::new(k, bound);
+        Nearest { state, exact, skip: None, best, distances: 0, buffer: Vec::new() }
     }
 
     /// Computes the distances of all rows of blocks.
@@ -133,7 +81,7 @@ impl<'a> Nearest<'a> {
             self.distances += distances.len() as u64;
             for (row, &distance) in distances.iter().enumerate().filter(|(row, _)| !own.dead.has(*row)) {
                 if let Some(id) = own.block.id(row) {
-                    self.offer(distance, id, 0);
+                    self.best.offer(distance, id, 0);
                 }
             }
             self.buffer = distances;
@@ -142,19 +90,18 @@ impl<'a> Nearest<'a> {
 
     /// Distances and lists of the results, the nearest first.
     pub(super) fn into_lists(self) -> Vec<(f32, u32)> {
-        self.best.into_sorted_vec().iter().map(|found| (found.distance, found.list)).collect()
+        self.best.into_sorted().iter().map(|found| (found.distance, found.list)).collect()
     }
 
     fn into_hits(self) -> Vec<Hit> {
-        let sorted = self.best.into_sorted_vec();
-        sorted.into_iter().map(|found| Hit { id: found.id.clone(), distance: found.distance }).collect()
+        let sorted = self.best.into_sorted();
+        sorted.into_iter().map(|found| Hit { id: found.name.clone(), distance: found.distance }).collect()
     }
 }
 
 impl Points for Nearest<'_> {
     fn limit(&self) -> f32 {
-        let worst = self.best.peek().filter(|_| self.best.len() >= self.k);
-        worst.map_or(self.bound, |worst| worst.distance)
+        self.best.limit()
     }
 
     fn score(&mut self, list: u32, row: u64) -> f32 {
@@ -168,7 +115,7 @@ impl Points for Nearest<'_> {
         let norm = own.block.inverse_norms.get(row).copied().unwrap_or_default();
         let distance = self.exact.distance(vector, norm);
         self.distances += 1;
-        self.offer(distance, id, list);
+        self.best.offer(distance, id, list);
         distance
     }
 }

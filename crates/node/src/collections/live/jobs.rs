@@ -5,16 +5,16 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use stratann_storage::budget::{use_idle_cores, yield_cores};
+use stratann_storage::budget::{yield_cores, yield_cores_most};
 use stratann_storage::{ErrorKind, Progress};
 
 use super::pace::Paced;
 use super::slot::{Shared, Slot};
-use crate::collections::error::{Error, Kind};
+use crate::collections::error::{Error, Kind, Result};
 
 /// Collections that nobody used for so long, or for up to twice as long, are closed.
 const IDLE: Duration = Duration::from_secs(300);
@@ -24,16 +24,16 @@ thread_local! {
     static IS_JOB: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does the long part of a job, which holds no lock. In the background, unless it is urgent, a thread does it that runs
-/// where nothing else wants a core: one of low priority keeps a search waiting for some milliseconds.
+/// Does the long part of a job, which holds no lock. In the background, unless it is urgent, a thread of the lowest
+/// priority does it. One that runs on idle cores alone would never end where searches want all, and could not be hurried.
 pub(crate) fn beside_searches<T: Send>(is_urgent: bool, work: impl Fn() -> T + Sync) -> T {
     if IS_JOB.get() && !is_urgent {
         let done = std::thread::scope(|scope| {
-            let idle = || {
-                use_idle_cores();
+            let build = || {
+                yield_cores_most();
                 work()
             };
-            let thread = std::thread::Builder::new().name("stratann-build".into()).spawn_scoped(scope, idle);
+            let thread = std::thread::Builder::new().name("stratann-build".into()).spawn_scoped(scope, build);
             // Without another thread this one does it.
             thread.ok().map(std::thread::ScopedJoinHandle::join)
         });
@@ -58,6 +58,16 @@ pub(crate) enum Job {
 impl Job {
     /// How many kinds there are.
     pub(crate) const KINDS: usize = 2;
+    /// All kinds.
+    pub(crate) const ALL: [Job; Job::KINDS] = [Job::Checkpoint, Job::Merge];
+
+    /// Name of the kind.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Job::Checkpoint => "checkpoint",
+            Job::Merge => "merge",
+        }
+    }
 }
 
 /// The threads, and what they are asked.
@@ -102,7 +112,7 @@ impl Jobs {
         }
         let (asked, jobs) = channel();
         let (weak, is_stopped) = (shared.own.clone(), self.is_stopped.clone());
-        let named = std::thread::Builder::new().name(format!("{job:?}").to_lowercase());
+        let named = std::thread::Builder::new().name(job.name().into());
         let started = named.spawn(move || work(&weak, job, &jobs, &is_stopped));
         *thread = started.ok().map(|handle| Thread { asked, handle });
     }
@@ -141,15 +151,49 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        slot.is_at_work[job as usize].store(true, Ordering::Release);
         slot.is_asked[job as usize].store(false, Ordering::Release);
         let progress = shared.jobs.stopping(&slot, shared.pace.begin());
         let done = match job {
             Job::Checkpoint => slot.checkpoint_due(&shared, &progress),
+            Job::Merge if slot.is_to_compact.swap(false, Ordering::AcqRel) => {
+                slot.compact(&shared, &progress)
+            }
             Job::Merge => slot.merge_due(&shared, &progress),
         };
         let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
         let trouble = done.err().filter(|e| !is_interrupted(e));
         slot.trouble.lock().unwrap_or_else(|e| e.into_inner())[job as usize] = trouble;
+        slot.is_at_work[job as usize].store(false, Ordering::Release);
+    }
+}
+
+impl Slot {
+    /// Kinds of jobs that wait or run.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = Job> {
+        Job::ALL.into_iter().filter(|job| {
+            let is_set = |all: &[AtomicBool; Job::KINDS]| all[*job as usize].load(Ordering::Acquire);
+            // Whoever compacts in the foreground runs jobs, too.
+            is_set(&self.is_asked)
+                || is_set(&self.is_at_work)
+                || matches!(self.running[*job as usize].try_lock(), Err(TryLockError::WouldBlock))
+        })
+    }
+
+    /// Has one segment made of all points by the thread of merges.
+    ///
+    /// # Errors
+    /// `BadInput` where there is no such thread.
+    pub(crate) fn compact_later(self: &Arc<Slot>, shared: &Shared) -> Result<()> {
+        self.is_to_compact.store(true, Ordering::Release);
+        shared.jobs.ask(shared, self, Job::Merge);
+        let is_awaited =
+            [&self.is_asked, &self.is_at_work].map(|all| all[Job::Merge as usize].load(Ordering::Acquire));
+        if is_awaited.contains(&true) || !self.is_to_compact.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.is_to_compact.store(false, Ordering::Release);
+        Err(Error::bad_input("there is no thread for merges; use compact, which returns when it is done"))
     }
 }
 

@@ -10,14 +10,14 @@ use stratann_engine::index::LeftRows;
 use super::jobs::Job;
 use super::publish::sized;
 use super::slot::{Shared, Slot, Turn};
-use crate::collections::budget::Reserved;
+use crate::collections::budget::{Reserved, SegmentRoom};
 use crate::collections::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
 use crate::collections::error::{Error, Result};
 use crate::collections::point::{Manifest, Place, decode_point, id_bytes};
 use crate::collections::spec::Spec;
 use crate::rows::{CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
 use crate::segments::{
-    Layout, LayoutCopy, Level, Segment, SegmentEntry, SegmentMemory, Sized, Unfinished, folder_of, next_merge,
+    Layout, LayoutCopy, Level, Segment, SegmentEntry, Sized, Unfinished, folder_of, next_merge,
 };
 
 /// Segments get smaller numbers; a folder of a larger one is none of ours.
@@ -108,7 +108,8 @@ pub(crate) fn layout(rows: &Rows, collection: u64) -> Result<Layout> {
 /// manifest counts the points. Segments that `earlier` has stay open.
 ///
 /// # Errors
-/// `Busy`; `Corrupt` when a row or a segment is damaged, or tail and manifest differ; `Io`.
+/// `Busy`; `Budget` for segments that have no room, and for a quota that is less than they need; `Corrupt` when a row
+/// or a segment is damaged, or tail and manifest differ; `Io`.
 pub(crate) fn build(
     shared: &Shared,
     slot: &Slot,
@@ -120,8 +121,12 @@ pub(crate) fn build(
     let layout = layout(rows, slot.id)?;
     turn.next_segment = turn.next_segment.max(layout.next_segment);
     let points = memory_bytes(spec, manifest.tail_points, manifest.id_bytes);
-    reserved.resize(points + seed_bytes(spec, manifest.tail_points))?;
-    let segments = open_segments(shared, slot, &layout, earlier)?;
+    let with_seeds = points + seed_bytes(spec, manifest.tail_points);
+    let tables = needed_bytes(shared, slot, &layout)?;
+    shared.memory.check_quota(slot.id, with_seeds.saturating_add(tables))?;
+    reserved.resize(with_seeds)?;
+    let room = SegmentRoom::of_tables(&shared.memory, slot.id, tables);
+    let segments = open_segments(shared, slot, (&layout, &room), earlier)?;
     let mut state = State::of_segments(layout.watermark, segments);
     state.take_coarse_of(earlier);
     let delta = Delta::of_segments(*spec, state);
@@ -167,11 +172,22 @@ fn fill(rows: &Rows, slot: &Slot, (delta, layout, manifest): (&Delta, &Layout, &
     })
 }
 
+/// Bytes that the segments of a layout need at least; 0 for a collection without a quota, for which nobody asks.
+fn needed_bytes(shared: &Shared, slot: &Slot, layout: &Layout) -> Result<u64> {
+    if shared.memory.account(slot.id).limits.quota_bytes.is_none() {
+        return Ok(0);
+    }
+    let (folder, shape) = (shared.folder_of(slot.id), slot.spec.shape());
+    let each = layout.segments.iter();
+    let each = each.map(|entry| Segment::needed_bytes(&folder_of(&folder, entry.number), entry, &shape));
+    Ok(each.sum::<stratann_storage::Result<u64>>()?)
+}
+
 /// Opens the segments of a layout, and takes out the rows that are dead.
 fn open_segments(
     shared: &Shared,
     slot: &Slot,
-    layout: &Layout,
+    (layout, room): (&Layout, &SegmentRoom),
     earlier: Option<&State>,
 ) -> Result<Vec<SegmentState>> {
     let mut dead: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
@@ -189,8 +205,8 @@ fn open_segments(
         let segment = match known.filter(|own| own.segment.entry == *entry) {
             Some(own) => own.segment.clone(),
             None => {
-                let memory = (slot.spec.shape(), &shared.memory as &dyn SegmentMemory);
-                Arc::new(Segment::open(&folder_of(&folder, entry.number), entry, memory)?)
+                let folder = folder_of(&folder, entry.number);
+                Arc::new(Segment::open(&folder, entry, (slot.spec.shape(), room))?)
             }
         };
         if let Some(left) = shared.salvaged.get(&(slot.id, entry.number)) {

@@ -13,13 +13,13 @@ use stratann_storage::{ErrorKind, Progress};
 use super::jobs::{Job, beside_searches};
 use super::opening::due;
 use super::slot::{Live, Shared, Slot, Turn};
+use crate::collections::budget::SegmentRoom;
 use crate::collections::delta::{SegmentState, State};
 use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Layout, Making, Merged, Point, Segment, SegmentEntry, SegmentMemory, Sized, Source, Unfinished,
-    folder_of,
+    self, Layout, Making, Merged, Point, Segment, SegmentEntry, Sized, Source, Unfinished, folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -146,11 +146,14 @@ impl Slot {
         }
         let making = self.making(shared, (number, 0), Some(stratann_params::IndexKind::Flat));
         let folder = folder_of(&shared.folder_of(self.id), number);
-        let are_many = |live: Arc<Live>| live.delta.state().rows() > shared.options.full_rows() / 2;
-        let is_urgent = self.opened().is_some_and(are_many);
+        let are_many = |live: &Arc<Live>| live.delta.state().rows() > shared.options.full_rows() / 2;
+        let live = self.opened();
+        let is_urgent = live.as_ref().is_some_and(are_many);
+        // The points in memory go once the segment is there.
+        let replaces = live.map_or(0, |live| live.lock().bytes());
         beside_searches(is_urgent, || {
             let entry = segments::from_points(&folder, &points, &making, progress)?;
-            self.open_segment(shared, &entry).map(Some)
+            self.open_segment(shared, &entry, replaces).map(Some)
         })
     }
 
@@ -172,10 +175,11 @@ impl Slot {
         }
     }
 
-    fn open_segment(&self, shared: &Shared, entry: &SegmentEntry) -> Result<Arc<Segment>> {
+    /// Opens a segment in whose place so many bytes go back.
+    fn open_segment(&self, shared: &Shared, entry: &SegmentEntry, replaces: u64) -> Result<Arc<Segment>> {
         let folder = folder_of(&shared.folder_of(self.id), entry.number);
-        let memory = (self.spec.shape(), &shared.memory as &dyn SegmentMemory);
-        Ok(Arc::new(Segment::open(&folder, entry, memory)?))
+        let room = SegmentRoom::replacing(&shared.memory, self.id, replaces);
+        Ok(Arc::new(Segment::open(&folder, entry, (self.spec.shape(), &room))?))
     }
 
     /// Merges segments as long as some are due.
@@ -196,6 +200,13 @@ impl Slot {
             (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
         })? {}
         Ok(())
+    }
+
+    /// Writes the points in memory into a segment, and makes one segment of all.
+    pub(crate) fn compact(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
+        self.checkpoint(shared, progress)?;
+        self.merge_all(shared, progress)?;
+        self.reclaim(shared)
     }
 
     /// Merges the segments that `choose` names. Returns whether there were any.
@@ -255,7 +266,9 @@ impl Slot {
                 Some(beside_searches(is_urgent, || segments::merge(&sources, &folder, &making, progress))?)
             }
         };
-        let segment = merged.as_ref().map(|merged| self.open_segment(shared, &merged.entry)).transpose()?;
+        let replaces = chosen.iter().map(|own| own.segment.memory_bytes()).sum();
+        let segment = merged.as_ref().map(|merged| self.open_segment(shared, &merged.entry, replaces));
+        let segment = segment.transpose()?;
         let cached = chosen.iter().map(|own| own.segment.index.cached_bytes()).sum();
         segment.iter().try_for_each(|segment| segment.warm(cached, progress))?;
         // Most rows that died are written while changes go on.

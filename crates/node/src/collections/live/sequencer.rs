@@ -10,11 +10,9 @@ use std::sync::mpsc::{TryRecvError, sync_channel};
 
 use super::jobs::Job;
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
-use crate::collections::budget::Reserved;
 use crate::collections::delta::{Change, Reader, State};
 use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, encode_point, id_bytes};
-use crate::collections::spec::Spec;
 use crate::collections::work::{Deleted, Done, Upserted, Work};
 use crate::rows::{BATCH_BYTES_MAX, Batch, ExternalId, Outcome};
 use crate::segments::Layout;
@@ -23,6 +21,7 @@ impl Slot {
     /// Makes a change, and returns when it is durable and can be found.
     pub(crate) fn change(self: &Arc<Slot>, shared: &Shared, work: Work) -> Result<Done> {
         shared.rows.check_process()?;
+        shared.check_writable()?;
         self.note_use(shared);
         let (reply, done) = sync_channel(1);
         let mut queue = self.queue();
@@ -72,7 +71,7 @@ impl Slot {
             Err(e) => return group.iter().for_each(|waiting| answer(waiting, Err(e.clone()))),
         };
         let before = turn.given;
-        let mut resolver = Resolver::new(&live, &self.spec, (before, shared.options.full_rows()));
+        let mut resolver = Resolver::new((shared, self, &live), before);
         let mut resolved = Vec::with_capacity(group.len());
         for waiting in &group {
             match resolver.resolve(&waiting.work) {
@@ -219,26 +218,25 @@ impl<'a> Resolved<'a> {
 
 /// Places of ids as the changes of a group leave them, one after another.
 struct Resolver<'a> {
-    spec: &'a Spec,
+    shared: &'a Shared,
+    slot: &'a Slot,
     live: &'a Live,
     reader: Reader<'a>,
     changed: HashMap<&'a ExternalId, Option<Earlier>>,
     /// Rows of the delta that the group adds, and bytes of their ids.
     rows: u64,
     ids: u64,
-    /// Most rows of the delta.
-    rows_max: u64,
     /// Sequence number of the newest change that is there.
     newest: u64,
     manifest: Manifest,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(live: &'a Live, spec: &'a Spec, (given, rows_max): (u64, u64)) -> Resolver<'a> {
+    fn new((shared, slot, live): (&'a Shared, &'a Slot, &'a Live), given: u64) -> Resolver<'a> {
         let reader = live.delta.reader();
         let manifest = reader.state().manifest();
         let (newest, manifest) = (manifest.seq, Manifest { seq: given, ..manifest });
-        Resolver { spec, live, reader, changed: HashMap::new(), rows: 0, ids: 0, rows_max, newest, manifest }
+        Resolver { shared, slot, live, reader, changed: HashMap::new(), rows: 0, ids: 0, newest, manifest }
     }
 
     fn earlier(&self, id: &ExternalId) -> Result<Option<Earlier>> {
@@ -303,16 +301,24 @@ impl<'a> Resolver<'a> {
     fn check_room(&mut self, rows: u64, (others, ids): (u64, u64)) -> Result<()> {
         let state = self.reader.state();
         // One change alone always has room.
-        if others + rows > self.rows_max && others > 0 {
+        let rows_max = self.shared.options.full_rows();
+        if others + rows > rows_max && others > 0 {
             return Err(Error::busy(format!(
-                "{others} of its points wait to be written into a segment, {rows} would come to them, and at most {} \
-                 may; try again in a second",
-                self.rows_max
+                "{others} of its points wait to be written into a segment, {rows} would come to them, and at most \
+                 {rows_max} may; try again in a second"
             )));
         }
-        let bytes = state.memory_with(self.spec, self.rows + rows, self.ids + ids);
-        let mut reserved: std::sync::MutexGuard<'_, Reserved> = self.live.lock();
-        reserved.resize(bytes)
+        let bytes = state.memory_with(&self.slot.spec, self.rows + rows, self.ids + ids);
+        loop {
+            let resized = self.live.lock().resize(bytes);
+            match resized {
+                // Others that are idle make room, and a checkpoint does before they are opened again.
+                Err(_) if self.shared.make_room(self.slot.id) => {
+                    self.slot.is_full.store(true, Ordering::Release);
+                }
+                resized => return resized,
+            }
+        }
     }
 }
 

@@ -13,10 +13,10 @@ use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
 use crate::collections::options::SegmentOptions;
-use crate::collections::salvage::Left;
 use crate::collections::spec::Spec;
 use crate::collections::work::{Done, Work};
 use crate::rows::Rows;
+use crate::segments::Left;
 use stratann_storage::Quiet;
 
 /// What all collections of a node share.
@@ -47,7 +47,7 @@ impl Shared {
 
     /// Refuses changes of rows that cannot be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        self.rows.why_read_only().map_or(Ok(()), |why| Err(why.clone().into()))
+        self.rows.why_read_only().map_or(Ok(()), |why| Err(Error::read_only(why)))
     }
 
     /// Closes collections that were not used since the last call. Returns how many.
@@ -59,9 +59,15 @@ impl Shared {
         opened.iter().map(|slot| u64::from(slot.close_if_idle())).sum()
     }
 
+    /// Closes another collection after a collection got no memory. Returns false when there is none, or when that
+    /// would not help: the collection's own quota is too small, or there is never that much.
+    pub(crate) fn make_room(&self, collection: u64) -> bool {
+        !self.memory.account(collection).is_at_limit && self.evict(collection)
+    }
+
     /// Closes the collection that was used least recently of those that nobody changes now, but for one. Returns
-    /// whether there was any.
-    fn evict(&self, except: u64) -> bool {
+    /// whether there was any. It waits for nothing, so that whoever has a turn may call it.
+    pub(crate) fn evict(&self, except: u64) -> bool {
         let mut opened = self.opened.lock().unwrap_or_else(|e| e.into_inner());
         opened.retain(|slot| slot.upgrade().is_some_and(|slot| slot.opened().is_some()));
         let mut others: Vec<Arc<Slot>> = opened.iter().filter_map(Weak::upgrade).collect();
@@ -148,6 +154,10 @@ pub(crate) struct Slot {
     pub(crate) running: [Mutex<()>; Job::KINDS],
     /// Whether a job of its kind waits.
     pub(crate) is_asked: [AtomicBool; Job::KINDS],
+    /// Whether the thread of the kind works for it.
+    pub(crate) is_at_work: [AtomicBool; Job::KINDS],
+    /// Whether the next merge makes one segment of all points.
+    pub(crate) is_to_compact: AtomicBool,
     /// Why the last job of its kind failed, if it did.
     pub(crate) trouble: Mutex<[Option<Error>; Job::KINDS]>,
 }
@@ -169,6 +179,8 @@ impl Slot {
             last_use: 0.into(),
             running: Default::default(),
             is_asked: Default::default(),
+            is_at_work: Default::default(),
+            is_to_compact: false.into(),
             trouble: Mutex::default(),
         }
     }
@@ -212,7 +224,7 @@ impl Slot {
         loop {
             match self.open(shared, turn) {
                 // Others that are idle make room.
-                Err(e) if e.lacks_memory() && shared.evict(self.id) => {}
+                Err(e) if e.lacks_memory() && shared.make_room(self.id) => {}
                 opened => return opened.map_err(|e| e.of_collection(&self.name)),
             }
         }
@@ -225,8 +237,8 @@ impl Slot {
         let earlier = self.opened();
         let earlier_is_none = earlier.is_none();
         let reserved =
-            earlier.as_ref().map(|live| std::mem::replace(&mut *live.lock(), Reserved::none(&shared.memory)));
-        let mut reserved = reserved.unwrap_or_else(|| Reserved::none(&shared.memory));
+            earlier.as_ref().map(|live| std::mem::replace(&mut *live.lock(), self.no_memory(shared)));
+        let mut reserved = reserved.unwrap_or_else(|| self.no_memory(shared));
         let state = earlier.as_ref().map(|live| live.delta.state());
         let built = super::opening::build(shared, self, (state.as_deref(), turn), &mut reserved);
         let built = built.and_then(|delta| turn.settle(delta.state().seq).map(|()| delta));
@@ -256,6 +268,10 @@ impl Slot {
         Ok(live)
     }
 
+    fn no_memory(&self, shared: &Shared) -> Reserved {
+        Reserved::none(&shared.memory, self.id)
+    }
+
     pub(crate) fn opened(&self) -> Option<Arc<Live>> {
         self.live.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -282,7 +298,7 @@ impl Slot {
     }
 
     /// Closes the collection unless it is being changed.
-    fn close_if_free(&self) -> bool {
+    pub(crate) fn close_if_free(&self) -> bool {
         // Whoever has the turn uses it.
         let Ok(turn) = self.turn.try_lock() else { return false };
         let is_free = turn.unknown.is_none() && !turn.is_stale && turn.building.is_empty();
