@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 38] = [
+const NODE_ROOMS: [&str; 41] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -132,6 +132,7 @@ const NODE_ROOMS: [&str; 38] = [
     "segments::ids",
     "segments::layout",
     "segments::unfinished",
+    "segments::payloads",
     "segments::scanned",
     "segments::segment",
     "segments::made",
@@ -143,6 +144,7 @@ const NODE_ROOMS: [&str; 38] = [
     "collections::point",
     "collections::budget",
     "collections::delta",
+    "collections::sieves",
     "collections::options",
     "collections::parts",
     "collections::work",
@@ -150,6 +152,7 @@ const NODE_ROOMS: [&str; 38] = [
     "collections::verify",
     "collections::catalogue",
     "collections::collection",
+    "collections::by_filter",
     "collections::node",
     "collections",
     "lib",

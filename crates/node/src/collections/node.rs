@@ -13,6 +13,7 @@ use super::error::{Error, Kind, Result};
 use super::live::{Job, Jobs, Shared, Slot};
 use super::options::SegmentOptions;
 use super::salvage::{self, Left};
+use super::sieves::Sieves;
 use super::spec::{Spec, check_name};
 use super::verify::{self, Verified};
 use crate::rows::{self, Batch, Key, Outcome, Rows};
@@ -112,6 +113,7 @@ impl Node {
         let shared = Arc::new_cyclic(|own| Shared {
             own: own.clone(),
             rows,
+            sieves: Sieves::new(&memory),
             memory,
             options: segments,
             folder: folder.join(SEGMENTS),

@@ -9,6 +9,7 @@ mod ids;
 mod layout;
 mod made;
 mod merge;
+mod payloads;
 mod policy;
 mod scanned;
 mod segment;

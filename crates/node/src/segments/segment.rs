@@ -5,16 +5,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use roaring::RoaringBitmap;
 use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
+use stratann_payload::index::{Evaluated, RowFacts};
+use stratann_payload::{IdValue, Predicate};
 use stratann_storage::data_file::{FileEntry, open_file};
 use stratann_storage::{Error, Progress, Quiet, Result};
 
 use super::content::Content;
 use super::ids::{IdTable, Place};
 use super::layout::SegmentEntry;
+use super::payloads::{self, Payloads};
 use super::scanned::ScannedRows;
 use crate::rows::ExternalId;
 
@@ -57,6 +61,8 @@ pub(crate) struct Segment {
     pub(crate) index: Index,
     /// Its rows in memory, of a checkpoint.
     pub(crate) scanned: Option<ScannedRows>,
+    /// Payloads of its points, where some have one.
+    pub(crate) payloads: Option<Payloads>,
     ids: IdTable,
     vectors: Option<File>,
     folder: PathBuf,
@@ -90,8 +96,11 @@ impl Segment {
             return Err(damaged(folder, "its ids are not as many as its rows"));
         }
         let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
+        let payloads = entry.payloads.as_ref().map(|files| Payloads::open(folder, files, entry.rows));
+        let payloads = payloads.transpose().map_err(missing)?;
+        let of_payloads = payloads.as_ref().map_or(0, Payloads::memory_bytes);
         let in_memory = if entry.level == 0 { ScannedRows::bytes(&shape, entry.rows) } else { 0 };
-        let tables = manifest.planned_account(0).total() + ids.bytes() + in_memory;
+        let tables = manifest.planned_account(0).total() + ids.bytes() + in_memory + of_payloads;
         // What is read of a checkpoint are vectors of single points.
         let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
         let all = usable + ids.pages_bytes();
@@ -116,6 +125,7 @@ impl Segment {
             entry: entry.clone(),
             index,
             scanned,
+            payloads,
             ids,
             vectors: vectors.transpose()?,
             folder: folder.into(),
@@ -205,6 +215,25 @@ impl Segment {
         self.vector(Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq })
     }
 
+    /// The payload of a row as compact JSON; `None` of a point without.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn payload(&self, row: u32) -> Result<Option<Vec<u8>>> {
+        self.payloads.as_ref().map_or(Ok(None), |payloads| payloads.get(row))
+    }
+
+    /// The rows that match a predicate, dead ones included, and how many payloads were read. All rows are decided.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn matching(&self, predicate: &Predicate) -> Result<(Evaluated, u64)> {
+        match &self.payloads {
+            Some(payloads) => payloads.matching(predicate, self),
+            None => Ok((Evaluated::without_payloads(self.entry.rows as u32, predicate, self)?, 0)),
+        }
+    }
+
     /// Shows the vector of every row to `see`, as it was given.
     ///
     /// # Errors
@@ -241,6 +270,9 @@ impl Segment {
                 seen += 1;
             }
         })?;
+        let files = self.entry.payloads.as_ref();
+        let payloads = files.map(|files| payloads::verify(&self.folder, files, self.rows())).transpose()?;
+        let payloads = payloads.unwrap_or_default();
         let (mut all, mut rows_left) = (Content::default(), 0);
         let mut ids = 0;
         // Those in memory say nothing of the file.
@@ -250,7 +282,7 @@ impl Segment {
             self.decode(&entry.id)?;
             let hash = hashes.get(entry.row as usize).copied();
             let hash = hash.ok_or_else(|| damaged(&self.folder, "an id has a row that does not exist"))?;
-            all.add(&entry.id, entry.seq, hash);
+            all.add(&entry.id, entry.seq, (hash, payloads.get(entry.row as usize).copied().flatten()));
             rows_left += u64::from(left.has(entry.row));
             ids += 1;
             if ids % 4096 == 0 {
@@ -266,6 +298,21 @@ impl Segment {
     /// Has its folder removed once nobody uses it.
     pub(crate) fn set_obsolete(&self) {
         self.is_obsolete.store(true, Ordering::Release);
+    }
+}
+
+impl RowFacts for Segment {
+    fn row_of(&self, id: &IdValue) -> Result<Option<u32>> {
+        Ok(self.find(&ExternalId::of_filter(id))?.map(|place| place.row))
+    }
+
+    fn rows_with_vector(&self, name: &str) -> Result<RoaringBitmap> {
+        // The one vector of a point has no name.
+        let mut rows = RoaringBitmap::new();
+        if name.is_empty() {
+            rows.insert_range(0..self.entry.rows as u32);
+        }
+        Ok(rows)
     }
 }
 

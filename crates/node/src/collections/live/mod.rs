@@ -3,6 +3,7 @@
 mod jobs;
 pub(super) mod opening;
 mod publish;
+mod schema;
 mod sequencer;
 mod slot;
 
