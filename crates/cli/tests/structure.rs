@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 42] = [
+const NODE_ROOMS: [&str; 45] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -134,6 +134,7 @@ const NODE_ROOMS: [&str; 42] = [
     "segments::layout",
     "segments::unfinished",
     "segments::nearest",
+    "segments::payloads",
     "segments::scanned",
     "segments::segment",
     "segments::made",
@@ -146,6 +147,7 @@ const NODE_ROOMS: [&str; 42] = [
     "collections::limits",
     "collections::budget",
     "collections::delta",
+    "collections::sieves",
     "collections::options",
     "collections::parts",
     "collections::work",
@@ -154,6 +156,7 @@ const NODE_ROOMS: [&str; 42] = [
     "collections::catalogue",
     "collections::salvage",
     "collections::collection",
+    "collections::by_filter",
     "collections::node",
     "collections",
     "lib",

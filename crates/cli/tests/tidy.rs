@@ -163,8 +163,15 @@ fn dependencies_point_downwards() {
     violations.extend(storage.map(|d| format!("storage depends on {d}")));
     let node = dependencies("node").into_iter().filter(|d| {
         d.starts_with("stratann")
-            && !["stratann-core", "stratann-engine", "stratann-kernel", "stratann-params", "stratann-storage"]
-                .contains(&d.as_str())
+            && ![
+                "stratann-core",
+                "stratann-engine",
+                "stratann-kernel",
+                "stratann-params",
+                "stratann-payload",
+                "stratann-storage",
+            ]
+            .contains(&d.as_str())
     });
     violations.extend(node.map(|d| format!("node depends on {d}")));
     let server = dependencies("server").into_iter().filter(|d| {

@@ -43,7 +43,7 @@ fn search(
     options: &SearchOptions,
 ) -> stratann_node::collections::Result<()> {
     let size = points.spec().row_bytes();
-    let all = SearchOptions { recall: 1.0, scan_all_in_memory: true, ..*options };
+    let all = SearchOptions { recall: 1.0, scan_all_in_memory: true, ..options.clone() };
     let (mut time, mut hits, mut count) = (Duration::ZERO, 0, 0);
     let mut cost = (0, 0, 0);
     for query in queries.chunks_exact(size) {

@@ -12,7 +12,7 @@ use stratann_storage::Quiet;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Upsert(Vec<(u8, [u8; 3])>),
+    Upsert(Vec<(u8, [u8; 3], Option<u8>)>),
     Delete(Vec<u8>),
     Search(Vec<[u8; 3]>, usize),
     Scroll(u8, usize),
@@ -34,7 +34,7 @@ fn id(number: u8) -> ExternalId {
 fn step() -> impl Strategy<Value = Step> {
     let ids = 0_u8..30;
     let vector = prop::array::uniform3(0_u8..6);
-    let points = prop::collection::vec((ids.clone(), vector.clone()), 1..12);
+    let points = prop::collection::vec((ids.clone(), vector.clone(), prop::option::of(0_u8..20)), 1..12);
     prop_oneof![
         6 => points.prop_map(Step::Upsert),
         3 => prop::collection::vec(ids.clone(), 1..12).prop_map(Step::Delete),
@@ -45,6 +45,13 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Compact),
         1 => Just(Step::Reopen),
     ]
+}
+
+/// A payload as compact JSON; some are long.
+fn payload(number: u8) -> Vec<u8> {
+    let text = "é".repeat(if number.is_multiple_of(5) { 3000 } else { number.into() });
+    let (parity, fifth) = (["even", "odd"][usize::from(number % 2)], number / 5);
+    format!(r#"{{"list":[{fifth},"{parity}"],"n":{number},"text":"{text}"}}"#).into_bytes()
 }
 
 fn vector(spec: &Spec, values: [u8; 3]) -> Vec<u8> {
@@ -65,12 +72,16 @@ fn check(spec: Spec, steps: Vec<Step>) {
     for step in steps {
         match step {
             Step::Upsert(points) => {
-                let ids: Vec<_> = points.iter().map(|(of, _)| id(*of)).collect();
-                let vectors: Vec<u8> = points.iter().flat_map(|(_, values)| vector(&spec, *values)).collect();
+                let ids: Vec<_> = points.iter().map(|(of, ..)| id(*of)).collect();
+                let vectors: Vec<u8> =
+                    points.iter().flat_map(|(_, values, _)| vector(&spec, *values)).collect();
+                let payloads: Vec<_> = points.iter().map(|(_, _, number)| number.map(payload)).collect();
                 let seq = model.seq + 1;
-                let (new, replaced) = model.upsert(seq, &ids, &vectors);
+                let (new, replaced) = model.upsert_points(seq, &ids, &vectors, &payloads);
                 let repeated = ids.len() as u64 - new - replaced;
-                assert_eq!(collection.upsert(&ids, &vectors), Ok(Upserted { seq, new, replaced, repeated }));
+                let payloads: Vec<_> = payloads.iter().map(Option::as_deref).collect();
+                let done = collection.upsert_points(&ids, &vectors, &payloads);
+                assert_eq!(done, Ok(Upserted { seq, new, replaced, repeated }));
             }
             Step::Delete(numbers) => {
                 let mut ids: Vec<_> = numbers.into_iter().map(id).collect();
@@ -114,6 +125,8 @@ fn check(spec: Spec, steps: Vec<Step>) {
     }
     let ids: Vec<_> = (0..40).map(id).collect();
     for (id, found) in ids.iter().zip(collection.get(&ids).unwrap()) {
+        let payload = found.as_ref().and_then(|point| point.payload.as_ref());
+        assert_eq!(payload, model.payloads.get(id));
         assert_eq!(found.map(|point| (point.seq, point.vector)), model.points.get(id).cloned());
     }
     assert_eq!(model.difference(&collection), None);

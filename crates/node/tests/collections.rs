@@ -198,7 +198,7 @@ fn points_in_memory_are_found_by_few_distances_beside_a_segment_and_without() {
     let points = node.create_collection("points", spec).unwrap();
     let queries = vectors(20);
     let by_codes = SearchOptions { k: 10, recall: 1.0, ..SearchOptions::default() };
-    let by_all = SearchOptions { scan_all_in_memory: true, ..by_codes };
+    let by_all = SearchOptions { scan_all_in_memory: true, ..by_codes.clone() };
     for from in [0, 4000] {
         let ids: Vec<_> = (from..from + 4000).map(number).collect();
         points.upsert(&ids, &vectors(4000)).unwrap();

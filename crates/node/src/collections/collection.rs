@@ -9,18 +9,23 @@ use super::limits::MemoryLimits;
 use super::live::{Job, Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts;
+use super::sieves::FilterStats;
 use super::spec::Spec;
 use super::work::{Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
 use stratann_core::query::QueryStats;
 use stratann_params::IndexKind;
+use stratann_payload::Schema;
+use stratann_payload::index::Unindexed;
 use stratann_storage::Progress;
 use stratann_storage::budget::thread_cpu_ns;
 
 /// Most results of a query, and points of a page.
 pub const LIMIT_MAX: usize = 16_384;
 /// Most bytes of the vectors of a page, and of the queries of a search.
-const PAGE_BYTES_MAX: usize = 8 << 20;
+pub(super) const PAGE_BYTES_MAX: usize = 8 << 20;
+/// Most bytes of the payloads of points that are asked for by their ids.
+const PAYLOADS_BYTES_MAX: usize = 64 << 20;
 
 /// A collection of a node. Clones are the same collection.
 #[derive(Clone)]
@@ -93,6 +98,10 @@ pub struct Found {
     pub stats: QueryStats,
     /// What the points in memory cost.
     pub delta: DeltaStats,
+    /// What the filter cost.
+    pub filter: FilterStats,
+    /// Conditions of the filter for which payloads were read, for want of an index.
+    pub unindexed: Vec<Unindexed>,
 }
 
 /// Points in the order of their ids.
@@ -104,6 +113,15 @@ pub struct Page {
     pub next: Option<ExternalId>,
     /// Sequence number of the newest change that the page has.
     pub seq: u64,
+    /// Conditions of the filter for which payloads were read, for want of an index.
+    pub unindexed: Vec<Unindexed>,
+}
+
+impl Page {
+    pub(super) fn new((points, seq): (Vec<Point>, u64), has_more: bool, unindexed: Vec<Unindexed>) -> Page {
+        let next = points.last().filter(|_| has_more).map(|point| point.id.clone());
+        Page { points, next, seq, unindexed }
+    }
 }
 
 impl Collection {
@@ -126,7 +144,23 @@ impl Collection {
     /// `Unknown` when writing failed midway; `Missing`; `Corrupt` and `Io` of the rows. But for `Unknown`, nothing was
     /// written.
     pub fn upsert(&self, ids: &[ExternalId], vectors: &[u8]) -> Result<Upserted> {
-        let work = Work::upsert(&self.slot.spec, ids, vectors).map_err(|e| e.of_collection(self.name()))?;
+        self.upsert_points(ids, vectors, &[])
+    }
+
+    /// As [`Collection::upsert`], with payloads: for each id a JSON object in UTF-8 or nothing, or none at all. A
+    /// payload without fields is none. An earlier payload of the id does not stay.
+    ///
+    /// # Errors
+    /// As [`Collection::upsert`]; `BadInput` that names the place of the point for a payload that is no JSON object, or
+    /// has more than 1 MiB or 100 levels.
+    pub fn upsert_points(
+        &self,
+        ids: &[ExternalId],
+        vectors: &[u8],
+        payloads: &[Option<&[u8]>],
+    ) -> Result<Upserted> {
+        let work = Work::upsert(&self.slot.spec, ids, vectors, payloads);
+        let work = work.map_err(|e| e.of_collection(self.name()))?;
         match self.slot.change(&self.shared, work)? {
             Done::Upserted(done) => Ok(done),
             Done::Deleted(_) => Err(Error::corrupt("an upsert got the reply of a delete")),
@@ -158,7 +192,7 @@ impl Collection {
     /// The same with options.
     ///
     /// # Errors
-    /// As [`Collection::search`]; `BadInput` for a recall beyond 0 to 1, and no thread.
+    /// As [`Collection::search`]; `BadInput` for a recall beyond 0 to 1, and no thread; `Corrupt` and `Io` of payloads.
     pub fn search_with(&self, queries: &[u8], options: &SearchOptions) -> Result<Found> {
         let k = options.k;
         let checked = check_limit(k, LIMIT_MAX, "results").and_then(|()| self.check_queries(queries));
@@ -166,13 +200,16 @@ impl Collection {
         checked.map_err(|e| e.of_collection(self.name()))?;
         let state = self.live()?.delta.state();
         let begin = self.shared.pace.measures_next().then(|| (Instant::now(), thread_cpu_ns()));
-        let found = parts::search(&state, &self.slot.spec, queries, options);
+        let filter = options.filter.as_ref().filter(|filter| !filter.is_all());
+        let filtered = filter.map(|filter| self.filtered(&state, filter)).transpose();
+        let found = filtered.and_then(|own| parts::search((&state, own), &self.slot.spec, queries, options));
         if let Some((begin, cpu)) = begin {
             let waited = (begin.elapsed().as_nanos() as u64).saturating_sub(thread_cpu_ns() - cpu);
             self.shared.pace.note(waited / (queries.len() / self.slot.spec.row_bytes()).max(1) as u64);
         }
         let found = found.map_err(|e| e.of_collection(self.name()))?;
-        Ok(Found { seq: state.seq, hits: found.hits, stats: found.stats, delta: found.delta })
+        let parts::Answered { hits, stats, delta, filter, unindexed } = found;
+        Ok(Found { seq: state.seq, hits, stats, delta, filter, unindexed })
     }
 
     /// What the collection is made of.
@@ -210,6 +247,27 @@ impl Collection {
         Ok(())
     }
 
+    /// Has these fields of payloads indexed in all segments that are made from now on, and no others. Segments that
+    /// there are keep their indexes until the next merge, or until [`Collection::compact`]; conditions on other fields
+    /// read payloads.
+    ///
+    /// # Errors
+    /// `BadInput` for more than 1,000 fields; `Unknown` when writing failed midway: then [`Collection::schema`] tells;
+    /// `Missing`; `Corrupt` and `Io` of the rows.
+    pub fn set_schema(&self, schema: &Schema) -> Result<()> {
+        self.slot.set_schema(&self.shared, schema).map_err(|e| e.of_collection(self.name()))
+    }
+
+    /// Fields of payloads that are indexed.
+    ///
+    /// # Errors
+    /// `Missing`; `Corrupt` and `Io` of the rows.
+    pub fn schema(&self) -> Result<Schema> {
+        self.live()?;
+        let schema = self.slot.schema(&self.shared).map_err(|e| e.of_collection(self.name()))?;
+        Ok(Schema::clone(&schema))
+    }
+
     /// Number of points.
     ///
     /// # Errors
@@ -226,37 +284,45 @@ impl Collection {
         Ok(self.live()?.delta.state().seq)
     }
 
-    /// Points of ids, with their vectors as they were given; `None` for an id without one.
+    /// Points of ids, with their vectors as they were given and their payloads; `None` for an id without one.
     ///
     /// # Errors
-    /// `BadInput` for no ids, ids that are too long, or more than have 8 MiB of vectors or [`LIMIT_MAX`]; and as
-    /// [`Collection::count`].
+    /// `BadInput` for no ids, ids that are too long, or more than have 8 MiB of vectors, 64 MiB of payloads or
+    /// [`LIMIT_MAX`]; and as [`Collection::count`].
     pub fn get(&self, ids: &[ExternalId]) -> Result<Vec<Option<Point>>> {
         let checked = check_ids(ids).and_then(|()| check_limit(ids.len(), self.page_points(), "ids"));
         checked.map_err(|e| e.of_collection(self.name()))?;
         let (points, state) = self.live()?.delta.reader().points(ids);
-        let found = ids.iter().zip(points).map(|(id, point)| match point {
-            Some(point) => Ok(Some(point)),
-            None => parts::point_in_segments(&state, id),
+        let mut bytes = 0;
+        let found = ids.iter().zip(points).map(|(id, point)| {
+            let point = match point {
+                Some(point) => Some(point),
+                None => parts::point_in_segments(&state, id)?,
+            };
+            bytes += point.as_ref().and_then(|point| point.payload.as_ref()).map_or(0, Vec::len);
+            if bytes > PAYLOADS_BYTES_MAX {
+                return Err(Error::bad_input(format!(
+                    "the payloads of {} ids have more than {PAYLOADS_BYTES_MAX} bytes; ask for fewer at once",
+                    ids.len()
+                )));
+            }
+            Ok(point)
         });
         found.collect::<Result<_>>().map_err(|e| e.of_collection(self.name()))
     }
 
-    /// Points behind `after` in the order of ids, at most `limit` of them and about 8 MiB of vectors.
+    /// Points behind `after` in the order of ids, at most `limit` of them and about 8 MiB of vectors and payloads.
     ///
     /// # Errors
     /// `BadInput` for a limit beyond 1 to [`LIMIT_MAX`]; and as [`Collection::count`].
     pub fn scroll(&self, after: Option<&ExternalId>, limit: usize) -> Result<Page> {
         let checked = check_limit(limit, LIMIT_MAX, "points").and_then(|()| after.map_or(Ok(()), check_id));
         checked.map_err(|e| e.of_collection(self.name()))?;
-        let limit = limit.min(self.page_points());
-        let (points, state) = self.live()?.delta.reader().points_after(after, limit + 1);
-        let points = parts::with_segments(&state, points, after, limit + 1);
-        let mut points = points.map_err(|e| e.of_collection(self.name()))?;
-        let has_more = points.len() > limit;
-        points.truncate(limit);
-        let next = points.last().filter(|_| has_more).map(|point| point.id.clone());
-        Ok(Page { points, next, seq: state.seq })
+        let most = (limit.min(self.page_points()), PAGE_BYTES_MAX);
+        let (points, state) = self.live()?.delta.reader().points_after(after, most);
+        let page = parts::with_segments(&state.segments, points, after, most);
+        let (points, has_more) = page.map_err(|e| e.of_collection(self.name()))?;
+        Ok(Page::new((points, state.seq), has_more, Vec::new()))
     }
 
     /// Whether a change is there, after its outcome was unknown in this process. Opens the rows again where they stand
@@ -300,7 +366,7 @@ impl Collection {
         self.slot.compact_later(&self.shared).map_err(|e| e.of_collection(self.name()))
     }
 
-    fn live(&self) -> Result<Arc<Live>> {
+    pub(super) fn live(&self) -> Result<Arc<Live>> {
         self.slot.live(&self.shared)
     }
 
@@ -310,7 +376,7 @@ impl Collection {
     }
 }
 
-fn check_limit(count: usize, most: usize, what: &str) -> Result<()> {
+pub(super) fn check_limit(count: usize, most: usize, what: &str) -> Result<()> {
     match count {
         0 => Err(Error::bad_input(format!("0 {what}; ask for 1 to {most}"))),
         count if count > most => Err(Error::bad_input(format!("{count} {what}; ask for 1 to {most}"))),

@@ -4,6 +4,7 @@
 //! live in the tail of the rows and, while a collection is open, in its delta in memory.
 
 mod budget;
+mod by_filter;
 mod catalogue;
 mod collection;
 mod delta;
@@ -17,16 +18,19 @@ mod point;
 mod salvage;
 #[cfg(test)]
 mod seeds;
+mod sieves;
 mod spec;
 mod verify;
 mod work;
 
+pub use by_filter::{Counted, DeletedMatching};
 pub use collection::{Collection, Facts, Found, LIMIT_MAX, Page, SegmentFacts};
 pub use delta::{DeltaStats, Hit, Point};
 pub use error::{Error, Kind, Result};
 pub use limits::MemoryLimits;
 pub use node::{Dropped, Info, Node, Options};
 pub use options::{SearchOptions, SegmentOptions};
+pub use sieves::FilterStats;
 pub use spec::{DIM_MAX, NAME_BYTES_MAX, Spec};
 pub use verify::Verified;
 pub use work::{Deleted, Upserted};

@@ -15,6 +15,7 @@ use super::limits::MemoryLimits;
 use super::live::{Job, Jobs, Shared, Slot};
 use super::options::SegmentOptions;
 use super::salvage;
+use super::sieves::Sieves;
 use super::spec::{Spec, check_name};
 use super::verify::{self, Verified};
 use crate::rows::{self, Batch, Key, Outcome, Rows};
@@ -121,6 +122,7 @@ impl Node {
         let shared = Arc::new_cyclic(|own| Shared {
             own: own.clone(),
             rows,
+            sieves: Sieves::new(&memory),
             memory,
             options: segments,
             folder: folder.join(SEGMENTS),

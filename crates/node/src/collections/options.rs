@@ -1,16 +1,22 @@
 //! How a collection is searched, when points in memory are written into segments, and what that may take.
 
+use std::sync::Arc;
+
+use stratann_payload::Predicate;
+
 use super::delta::State;
 use super::error::{Error, Result};
 use super::spec::Spec;
 
 /// How a collection is searched.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SearchOptions {
     /// Results of each query.
     pub k: usize,
     /// Share of the true k nearest that the whole collection is asked for, above 0 and up to 1.
     pub recall: f64,
+    /// Returns only points that match.
+    pub filter: Option<Arc<Predicate>>,
     /// Threads that search segments.
     pub threads: usize,
     /// Has each segment reach the recall by itself, as if it were searched alone; to compare.
@@ -21,7 +27,14 @@ pub struct SearchOptions {
 
 impl Default for SearchOptions {
     fn default() -> SearchOptions {
-        SearchOptions { k: 10, recall: 0.95, threads: 1, each_part_alone: false, scan_all_in_memory: false }
+        SearchOptions {
+            k: 10,
+            recall: 0.95,
+            filter: None,
+            threads: 1,
+            each_part_alone: false,
+            scan_all_in_memory: false,
+        }
     }
 }
 
@@ -45,7 +58,7 @@ impl SearchOptions {
 pub struct SegmentOptions {
     /// Points in memory from which on a checkpoint writes them into a segment.
     pub checkpoint_rows: u64,
-    /// Bytes of their vectors from which on it does.
+    /// Bytes of their vectors and payloads from which on it does.
     pub checkpoint_bytes: u64,
     /// The same for a collection without segments, whose searches compare all points.
     pub first_rows: u64,
@@ -84,6 +97,7 @@ impl SegmentOptions {
     pub(super) fn is_checkpoint_due(&self, spec: &Spec, state: &State) -> bool {
         let rows = state.rows();
         let rows_max = if state.segments.is_empty() { self.first_rows } else { self.checkpoint_rows };
-        rows >= rows_max || rows.saturating_mul(spec.row_bytes() as u64) >= self.checkpoint_bytes
+        let bytes = rows.saturating_mul(spec.row_bytes() as u64).saturating_add(state.payload_bytes());
+        rows >= rows_max || bytes >= self.checkpoint_bytes
     }
 }

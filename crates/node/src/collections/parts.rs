@@ -1,13 +1,17 @@
 //! A query over all parts of a state: the points in memory and each segment.
 
+use std::borrow::Cow;
+
 use stratann_core::query::QueryStats;
 use stratann_engine::search::{Answers, Effort, Filters, SearchOptions as EngineOptions, Together};
 use stratann_params::choices::PartsName;
+use stratann_payload::index::Unindexed;
 use stratann_storage::Quiet;
 
 use super::delta::{DeltaStats, Hit, Point, Searching, SegmentState, State, Wanted};
 use super::error::{Error, Result};
 use super::options::SearchOptions;
+use super::sieves::{FilterStats, Filtered};
 use super::spec::Spec;
 use crate::rows::ExternalId;
 use crate::segments::{Place, WantedRows};
@@ -21,6 +25,10 @@ pub(super) struct Answered {
     pub(super) stats: QueryStats,
     /// Sum over all queries.
     pub(super) delta: DeltaStats,
+    /// What the filter cost.
+    pub(super) filter: FilterStats,
+    /// Conditions of the filter for which payloads were read.
+    pub(super) unindexed: Vec<Unindexed>,
 }
 
 /// Where a result is.
@@ -84,18 +92,25 @@ impl<'a> Nearest<'a> {
 /// # Errors
 /// Damage of a segment; no memory; `Io`.
 pub(super) fn search(
-    state: &State,
+    (state, filtered): (&State, Option<Filtered>),
     spec: &Spec,
     queries: &[u8],
     options: &SearchOptions,
 ) -> Result<Answered> {
     let count = queries.len() / spec.row_bytes();
+    let filter_stats = filtered.as_ref().map(Filtered::stats).unwrap_or_default();
+    let (segments, unindexed, matches) = match filtered {
+        Some(Filtered { segments, unindexed, matches, .. }) => {
+            (Cow::Owned(segments), unindexed.into_iter().collect(), Some(matches))
+        }
+        None => (Cow::Borrowed(&state.segments[..]), Vec::new(), None),
+    };
     let mut all = Searched {
         nearest: (0..count).map(|_| Nearest::default()).collect(),
         stats: QueryStats::default(),
-        searching: Searching::default(),
+        searching: Searching { matches, ..Searching::default() },
     };
-    let segments = state.segments.iter().filter(|own| own.left.rows().count() > 0);
+    let segments = segments.iter().filter(|own| own.left.rows().count() > 0);
     let is_scanned = |own: &&SegmentState| own.segment.scanned.is_some() && !options.scan_all_in_memory;
     let (scanned, segments): (Vec<_>, Vec<_>) = segments.partition(is_scanned);
     let rows_of = |some: &[&SegmentState]| some.iter().map(|own| own.segment.rows()).sum::<u64>();
@@ -107,7 +122,12 @@ pub(super) fn search(
         search_segments(&segments, queries, options, &mut all)?;
     }
     let hits = all.nearest.into_iter().map(|own| own.into_hits(options.k)).collect::<Result<_>>()?;
-    Ok(Answered { hits, stats: all.stats, delta: all.searching.stats })
+    let mut filter = filter_stats;
+    if let Some(matches) = &all.searching.matches {
+        matches.check()?;
+        filter.payloads += matches.reads();
+    }
+    Ok(Answered { hits, stats: all.stats, delta: all.searching.stats, filter, unindexed })
 }
 
 /// Searches the points in memory and the checkpoints.
@@ -160,15 +180,19 @@ fn search_segments<'a>(
         return Ok(());
     }
     let together = Together::new(segments.iter().map(|own| &own.segment.index))?;
+    let is_filtered = options.filter.is_some();
+    let is_each = options.each_part_alone || is_filtered && !are_even(segments);
     let asked = EngineOptions {
         k: options.k,
         effort: Effort::Recall(options.recall),
         threads: options.threads,
-        parts: if options.each_part_alone { PartsName::Each } else { PartsName::Whole },
+        parts: if is_each { PartsName::Each } else { PartsName::Whole },
         ..EngineOptions::default()
     };
     let filter = |(number, own): (usize, &&SegmentState)| {
-        own.segment.index.filter_of(&own.left, &together.options_of(number, &asked))
+        // Dead rows are everywhere by chance, and those of a filter may be in one segment.
+        let own_options = if is_filtered { asked } else { together.options_of(number, &asked) };
+        own.segment.index.filter_of(&own.left, &own_options)
     };
     let filters = segments.iter().enumerate().map(filter).collect::<stratann_storage::Result<Vec<_>>>()?;
     let filters: Vec<_> =
@@ -181,6 +205,18 @@ fn search_segments<'a>(
         join(own, answers, options.k, all)?;
     }
     Ok(())
+}
+
+/// Whether the rows that match are in all segments alike, as far as results can be expected of each by its rows.
+fn are_even(segments: &[&SegmentState]) -> bool {
+    let left = |own: &&SegmentState| u64::from(own.left.rows().count());
+    let all: u64 = segments.iter().map(left).sum();
+    let rows: u64 = segments.iter().map(|own| own.segment.rows()).sum();
+    segments.iter().all(|own| {
+        let found = u128::from(left(own)) * u128::from(rows);
+        let expected = u128::from(all) * u128::from(own.segment.rows());
+        found <= 2 * expected && expected <= 2 * found
+    })
 }
 
 /// Joins the results of a segment with those that are there.
@@ -214,22 +250,23 @@ pub(super) fn point_in_segments(state: &State, id: &ExternalId) -> Result<Option
 }
 
 fn point_at(own: &SegmentState, id: ExternalId, place: Place) -> Result<Point> {
-    Ok(Point { id, seq: place.seq, vector: own.segment.vector(place)? })
+    let (vector, payload) = (own.segment.vector(place)?, own.segment.payload(place.row)?);
+    Ok(Point { id, seq: place.seq, vector, payload })
 }
 
 /// Points in memory, which are in the order of ids and behind `after`, together with those in segments: the first
-/// `limit` of all.
+/// `limit` of all, or those that have about so many bytes; and whether there are more.
 ///
 /// # Errors
 /// `Corrupt` and `Io` of a segment.
 pub(super) fn with_segments(
-    state: &State,
+    segments: &[SegmentState],
     in_memory: Vec<Point>,
     after: Option<&ExternalId>,
-    limit: usize,
-) -> Result<Vec<Point>> {
-    let mut streams = Vec::with_capacity(state.segments.len());
-    for own in &state.segments {
+    (limit, bytes): (usize, usize),
+) -> Result<(Vec<Point>, bool)> {
+    let mut streams = Vec::with_capacity(segments.len());
+    for own in segments {
         let left = own.left.rows();
         let is_left = |next: &stratann_storage::Result<(ExternalId, Place)>| {
             next.as_ref().map_or(true, |(_, place)| left.has(place.row))
@@ -237,8 +274,8 @@ pub(super) fn with_segments(
         streams.push((own, own.segment.behind(after)?.filter(is_left).peekable()));
     }
     let mut in_memory = in_memory.into_iter().peekable();
-    let mut points = Vec::with_capacity(limit.min(1024));
-    while points.len() < limit {
+    let (mut points, mut taken) = (Vec::with_capacity(limit.min(1024)), 0);
+    loop {
         let mut least: Option<(usize, ExternalId)> = None;
         for (at, (_, stream)) in streams.iter_mut().enumerate() {
             let id = match stream.peek() {
@@ -252,15 +289,20 @@ pub(super) fn with_segments(
         }
         let is_in_memory =
             in_memory.peek().is_some_and(|own| least.as_ref().is_none_or(|(_, id)| own.id < *id));
-        if is_in_memory {
-            points.extend(in_memory.next());
-            continue;
+        if !is_in_memory && least.is_none() {
+            return Ok((points, false));
         }
-        let Some((own, stream)) = least.and_then(|(at, _)| streams.get_mut(at)) else { break };
-        if let Some(next) = stream.next() {
-            let (id, place) = next?;
-            points.push(point_at(own, id, place)?);
+        if points.len() >= limit || taken >= bytes {
+            return Ok((points, true));
         }
+        let next = match least.filter(|_| !is_in_memory).and_then(|(at, _)| streams.get_mut(at)) {
+            None => in_memory.next(),
+            Some((own, stream)) => {
+                let next = stream.next().transpose()?;
+                next.map(|(id, place)| point_at(own, id, place)).transpose()?
+            }
+        };
+        taken += next.as_ref().map_or(0, Point::bytes);
+        points.extend(next);
     }
-    Ok(points)
 }

@@ -54,7 +54,7 @@ pub(super) fn open(
 fn put(rows: &mut Batch, copy: &LayoutCopy, spec: &Spec) {
     rows.append(catalogue::creation(&copy.name, copy.collection, spec, &MemoryLimits::default()));
     let points = copy.left.iter().map(|left| u64::from(left.count())).sum();
-    let manifest = Manifest { seq: copy.seq, points, tail_points: 0, id_bytes: 0 };
+    let manifest = Manifest { seq: copy.seq, points, tail_points: 0, ..Manifest::default() };
     rows.put(Manifest::key(copy.collection), &manifest.encode());
     let layout = Layout::new(copy.seq, copy.layout.next_segment, copy.layout.segments.clone());
     rows.put(Layout::key(copy.collection), &layout.encode());

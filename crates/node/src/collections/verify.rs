@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use stratann_payload::Payload;
 use stratann_storage::{Progress, Quiet};
 
 use super::delta::State;
@@ -10,7 +11,7 @@ use super::error::{Error, Result};
 use super::live::opening::{damaged, each_row_from, layout, manifest, point};
 use super::live::{Shared, Slot};
 use super::parts;
-use super::point::{Manifest, Place};
+use super::point::{Manifest, Place, TailPoint};
 use crate::rows::{Key, RowKind};
 use crate::segments::Layout;
 
@@ -49,7 +50,10 @@ fn compare(shared: &Shared, slot: &Slot, state: &State, progress: &dyn Progress)
     let from = Place { seq: layout.watermark.saturating_add(1), ordinal: 0 }.tail_key(collection);
     each_row_from(rows, from, Key::end(collection, RowKind::Tail), &mut |chunk| {
         for (key, value) in chunk {
-            let (place, id, _) = point(key, value, &slot.spec)?;
+            let (place, TailPoint { id, payload, .. }) = point(key, value, &slot.spec)?;
+            if let Some(why) = payload.and_then(|json| Payload::from_stored(json).err()) {
+                return Err(damaged(key, &format!("its payload is no JSON object: {why}")));
+            }
             if place.seq > manifest.seq {
                 return Err(damaged(key, "the manifest counts fewer changes"));
             }

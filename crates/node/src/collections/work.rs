@@ -1,9 +1,12 @@
 //! A change of a collection before it has a sequence number.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+
+use stratann_payload::Payload;
 
 use super::error::{Error, Result};
-use super::point::id_bytes;
+use super::point::{PointBytes, id_bytes};
 use super::spec::Spec;
 use crate::rows::{BATCH_BYTES_MAX, ExternalId, ID_BYTES_MAX};
 
@@ -49,6 +52,10 @@ pub(super) struct Work {
     pub(super) ids: Vec<ExternalId>,
     /// A vector for each id; `None` to delete them.
     pub(super) vectors: Option<Vec<u8>>,
+    /// Payloads as compact JSON: one for each id, or none at all.
+    payloads: Vec<Option<Arc<[u8]>>>,
+    /// Numbers of the changes that wrote the points: others are left alone. One for each id, or none at all.
+    expected: Vec<u64>,
     /// Points that a later one of the same id took the place of.
     pub(super) repeated: u64,
     /// Most bytes of its rows.
@@ -56,8 +63,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Points to write. Of several of an id the last one counts.
-    pub(super) fn upsert(spec: &Spec, ids: &[ExternalId], vectors: &[u8]) -> Result<Work> {
+    /// Points to write. Of several of an id the last one counts. `payloads` has JSON for each id, or nothing.
+    pub(super) fn upsert(
+        spec: &Spec,
+        ids: &[ExternalId],
+        vectors: &[u8],
+        payloads: &[Option<&[u8]>],
+    ) -> Result<Work> {
         let count = ids.len();
         check_ids(ids)?;
         let rows = spec.check_vectors(vectors, "vector")?;
@@ -66,9 +78,14 @@ impl Work {
                 "{count} ids and {rows} vectors; give one vector for each id"
             )));
         }
-        let bytes = check_size(ids, spec.row_bytes() as u64)?;
+        let payloads = check_payloads(payloads, count)?;
+        let of_payloads = payloads.iter().flatten().map(|json| 4 + json.len() as u64).sum();
+        let bytes = check_size(ids, spec.row_bytes() as u64, of_payloads)?;
         let kept = last_of_each(ids);
-        let mut work = Work { ids: Vec::new(), vectors: None, repeated: (count - kept.len()) as u64, bytes };
+        let repeated = (count - kept.len()) as u64;
+        let of_kept = kept.iter().filter_map(|at| payloads.get(*at).cloned()).collect();
+        let (ids_of_kept, expected) = (Vec::with_capacity(kept.len()), Vec::new());
+        let mut work = Work { ids: ids_of_kept, vectors: None, payloads: of_kept, expected, repeated, bytes };
         let mut chosen = Vec::with_capacity(kept.len() * spec.row_bytes());
         for (id, vector) in kept.into_iter().filter_map(|at| {
             let bytes = at * spec.row_bytes()..(at + 1) * spec.row_bytes();
@@ -84,9 +101,21 @@ impl Work {
     /// Ids to delete.
     pub(super) fn delete(ids: &[ExternalId]) -> Result<Work> {
         check_ids(ids)?;
-        let bytes = check_size(ids, 0)?;
+        let bytes = check_size(ids, 0, 0)?;
         let kept = last_of_each(ids).into_iter().filter_map(|at| ids.get(at).cloned());
-        Ok(Work { ids: kept.collect(), vectors: None, repeated: 0, bytes })
+        let (payloads, expected) = (Vec::new(), Vec::new());
+        Ok(Work { ids: kept.collect(), vectors: None, payloads, expected, repeated: 0, bytes })
+    }
+
+    /// Different ids to delete, each only if its point is of the change with this number.
+    pub(super) fn delete_unchanged(ids: Vec<ExternalId>, expected: Vec<u64>) -> Result<Work> {
+        let bytes = check_size(&ids, 0, 0)?;
+        Ok(Work { ids, vectors: None, payloads: Vec::new(), expected, repeated: 0, bytes })
+    }
+
+    /// Whether a change of this number may be that of the point to change, by its place in this change.
+    pub(super) fn admits(&self, at: usize, seq: u64) -> bool {
+        self.expected.get(at).is_none_or(|expected| *expected == seq)
     }
 
     /// Whether it only deletes.
@@ -100,6 +129,41 @@ impl Work {
         let bytes = vectors.len() / self.ids.len().max(1);
         vectors.get(at * bytes..(at + 1) * bytes).unwrap_or_default()
     }
+
+    /// Bytes of an id and its payload, by its place in this change.
+    pub(super) fn bytes_of(&self, at: usize) -> PointBytes {
+        let payload = self.payload(at).map(|json| &**json);
+        self.ids.get(at).map_or(PointBytes::default(), |id| PointBytes::of(id, payload))
+    }
+
+    /// The payload of an id, by its place in this change.
+    pub(super) fn payload(&self, at: usize) -> Option<&Arc<[u8]>> {
+        self.payloads.get(at)?.as_ref()
+    }
+}
+
+/// Reads payloads, and makes compact JSON of them. One without fields is none.
+fn check_payloads(payloads: &[Option<&[u8]>], count: usize) -> Result<Vec<Option<Arc<[u8]>>>> {
+    if payloads.is_empty() {
+        return Ok(Vec::new());
+    }
+    if payloads.len() != count {
+        return Err(Error::bad_input(format!(
+            "{count} ids and {} payloads; give a payload or nothing for each id",
+            payloads.len()
+        )));
+    }
+    let read = |(at, json): (usize, &Option<&[u8]>)| {
+        let Some(json) = json else { return Ok(None) };
+        let wrong = |e: stratann_storage::Error| Error::bad_input(format!("point {at}: {}", e.message));
+        Payload::parse(json).map(|payload| stored_json(&payload)).map_err(wrong)
+    };
+    payloads.iter().enumerate().map(read).collect()
+}
+
+/// A payload as it is stored; `None` for one without fields.
+pub(super) fn stored_json(payload: &Payload) -> Option<Arc<[u8]>> {
+    (!payload.is_empty()).then(|| payload.to_bytes().into())
 }
 
 /// Checks that there are ids, and that none is longer than a key may be.
@@ -122,12 +186,13 @@ pub(super) fn check_id(id: &ExternalId) -> Result<()> {
     }
 }
 
-fn check_size(ids: &[ExternalId], row_bytes: u64) -> Result<u64> {
+fn check_size(ids: &[ExternalId], row_bytes: u64, payloads: u64) -> Result<u64> {
     let of_id = |id| POINT_OVERHEAD + 2 * id_bytes(id) as u64 + row_bytes;
-    let bytes = GROUP_OVERHEAD + ids.iter().map(of_id).sum::<u64>();
+    let bytes = GROUP_OVERHEAD + ids.iter().map(of_id).sum::<u64>() + payloads;
     if bytes > BATCH_BYTES_MAX {
         return Err(Error::bad_input(format!(
-            "a batch of {} ids takes {bytes} bytes with its keys; give at most {BATCH_BYTES_MAX} at once",
+            "a batch of {} ids takes {bytes} bytes with its keys, {payloads} of them for payloads; give at most \
+             {BATCH_BYTES_MAX} at once",
             ids.len()
         )));
     }
@@ -152,7 +217,7 @@ mod tests {
     #[test]
     fn the_last_point_of_an_id_counts() {
         let ids = [1, 2, 1, 3, 2].map(ExternalId::Number);
-        let work = Work::upsert(&SPEC, &ids, &[10, 20, 11, 30, 21]).unwrap();
+        let work = Work::upsert(&SPEC, &ids, &[10, 20, 11, 30, 21], &[]).unwrap();
         assert_eq!(work.ids, [1, 3, 2].map(ExternalId::Number));
         assert_eq!((work.vectors.as_deref(), work.repeated), (Some(&[11, 30, 21][..]), 2));
         assert_eq!((work.vector(1), work.vector(9)), (&[30][..], &[][..]));
@@ -170,11 +235,32 @@ mod tests {
             (&ids[..], &[1, 2], "id 1: a string of 0 bytes"),
             (&[ExternalId::Text("x".repeat(256))], &[1], "a string of 256 bytes"),
         ] {
-            let error = Work::upsert(&SPEC, ids, vectors).unwrap_err();
+            let error = Work::upsert(&SPEC, ids, vectors, &[]).unwrap_err();
             assert!(error.message.contains(why), "{error}");
         }
         let many: Vec<_> = (0..80_000).map(ExternalId::Number).collect();
         assert!(Work::delete(&many).unwrap_err().message.contains("at most 8388608"));
-        assert!(Work::upsert(&SPEC, &many, &vec![0; many.len()]).is_err());
+        assert!(Work::upsert(&SPEC, &many, &vec![0; many.len()], &[]).is_err());
+    }
+
+    #[test]
+    fn payloads_are_read_and_counted() {
+        let ids = [1, 2, 1].map(ExternalId::Number);
+        let json = |text: &'static str| Some(text.as_bytes());
+        let payloads = [json("{"), json(r#" {"b": 1, "a": [1.0 ]}"#), json("{}")];
+        let error = Work::upsert(&SPEC, &ids, &[1, 2, 3], &payloads).unwrap_err();
+        assert!(error.message.starts_with("point 0: the payload is not JSON"), "{error}");
+        let payloads = [None, payloads[1], payloads[2]];
+        let work = Work::upsert(&SPEC, &ids, &[1, 2, 3], &payloads).unwrap();
+        assert_eq!(work.payload(0).map(|json| &**json), Some(&br#"{"a":[1.0],"b":1}"#[..]));
+        assert_eq!((work.payload(1), work.payload(2)), (None, None));
+        assert_eq!(work.bytes, Work::upsert(&SPEC, &ids, &[1, 2, 3], &[]).unwrap().bytes + 4 + 17);
+        let error = Work::upsert(&SPEC, &ids, &[1, 2, 3], &payloads[..2]).unwrap_err();
+        assert!(error.message.contains("3 ids and 2 payloads"), "{error}");
+        let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(1_000_000));
+        let (ids, payloads) =
+            ((0..9).map(ExternalId::Number).collect::<Vec<_>>(), [Some(long.as_bytes()); 9]);
+        let error = Work::upsert(&SPEC, &ids, &[0; 9], &payloads).unwrap_err();
+        assert!(error.message.contains("9000108 of them for payloads"), "{error}");
     }
 }

@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use stratann_payload::IdValue;
 use stratann_storage::{Error, Result};
 
 use super::key::ExternalId;
@@ -31,6 +32,25 @@ impl ExternalId {
             let shown: String = text.chars().take(40).collect();
             Error::bad_input(format!("the id {shown} is larger than 2^64 - 1; give a smaller number"))
         })
+    }
+
+    /// The id that a filter names.
+    pub fn of_filter(id: &IdValue) -> ExternalId {
+        match id {
+            IdValue::Number(number) => ExternalId::Number(*number),
+            IdValue::Uuid(bytes) => ExternalId::Uuid(*bytes),
+            IdValue::Text(text) => ExternalId::Text(text.clone()),
+        }
+    }
+
+    /// Whether a filter names this id.
+    pub(crate) fn is_named(&self, id: &IdValue) -> bool {
+        match (self, id) {
+            (ExternalId::Number(own), IdValue::Number(id)) => own == id,
+            (ExternalId::Uuid(own), IdValue::Uuid(id)) => own == id,
+            (ExternalId::Text(own), IdValue::Text(id)) => own == id,
+            _ => false,
+        }
     }
 
     /// Reads a string.

@@ -28,6 +28,8 @@ pub enum RowKind {
     Catalogue = b'c',
     /// Deleted rows of a segment, by chunk.
     Deletes = b'd',
+    /// Which fields of payloads are indexed.
+    Fields = b'f',
     /// Number of the last group of batches; the rows themselves write it.
     Group = b'g',
     /// Manifest of a collection.
@@ -41,9 +43,10 @@ pub enum RowKind {
 }
 
 impl RowKind {
-    const ALL: [RowKind; 7] = [
+    const ALL: [RowKind; 8] = [
         RowKind::Catalogue,
         RowKind::Deletes,
+        RowKind::Fields,
         RowKind::Group,
         RowKind::Manifest,
         RowKind::Overlay,
@@ -56,6 +59,7 @@ impl RowKind {
         match self {
             RowKind::Catalogue => "catalogue",
             RowKind::Deletes => "deletes",
+            RowKind::Fields => "schema",
             RowKind::Group => "group",
             RowKind::Manifest => "manifest",
             RowKind::Overlay => "overlay",

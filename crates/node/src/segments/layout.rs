@@ -38,10 +38,31 @@ pub(crate) struct SegmentEntry {
     /// Vectors as they were given, where the index has them turned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) vectors: Option<FileEntry>,
+    /// Payloads, where some point has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) payloads: Option<PayloadFiles>,
     /// Sum over all rows, see [`Content`](super::Content).
     pub(crate) content: String,
     /// Bytes of all files.
     pub(crate) bytes: u64,
+}
+
+/// Files of the payloads of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PayloadFiles {
+    /// The payloads.
+    pub(crate) rows: FileEntry,
+    /// Which index of them counts.
+    pub(crate) generation: u32,
+    /// The index.
+    pub(crate) index: FileEntry,
+}
+
+impl PayloadFiles {
+    /// Bytes of the files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rows.bytes + self.index.bytes
+    }
 }
 
 impl Default for Layout {
@@ -107,6 +128,7 @@ mod tests {
             kind: "flat".into(),
             build: "b".into(),
             rows: 9,
+            payloads: Some(PayloadFiles { rows: file.clone(), generation: 1, index: file.clone() }),
             ids: file,
             vectors: None,
             content: "0".into(),
@@ -116,6 +138,12 @@ mod tests {
             Layout { watermark: 7, next_segment: 5, segments: vec![entry.clone()], ..Layout::default() };
         assert_eq!(Layout::decode(&layout.encode()), Some(layout.clone()));
         assert_eq!(Layout::decode(b"{}"), None);
+        // One that an earlier version wrote has no payloads.
+        let mut older: serde_json::Value = serde_json::from_slice(&layout.encode()).unwrap();
+        let of_entry = older["segments"][0].as_object_mut().unwrap();
+        assert!(of_entry.remove("payloads").is_some());
+        let older = Layout::decode(&serde_json::to_vec(&older).unwrap()).unwrap();
+        assert_eq!(older.segments[0], SegmentEntry { payloads: None, ..entry.clone() });
         for wrong in [
             Layout { next_segment: 4, ..layout.clone() },
             Layout { version: 2, ..layout.clone() },

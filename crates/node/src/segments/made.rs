@@ -1,8 +1,10 @@
 //! Makes segments: builds the index, writes the ids, and syncs everything before anybody names it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use stratann_engine::build::{BuildOptions, OptionsByKind, build, choose};
 use stratann_engine::dataset::{Reader, Shape};
@@ -11,20 +13,22 @@ use stratann_engine::kinds::known::ON_DISK;
 use stratann_engine::manifest::Manifest;
 use stratann_kernel::{DType, Metric};
 use stratann_params::IndexKind;
+use stratann_payload::Schema;
 use stratann_storage::data_file::entry as file_entry;
 use stratann_storage::durable::sync_folder;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::content::Content;
 use super::ids::{Entry, IdWriter};
-use super::layout::SegmentEntry;
+use super::layout::{PayloadFiles, SegmentEntry};
+use super::payloads::{self, NewPayloads};
 use super::segment::{IDS, INDEX, VECTORS, damaged};
 
 /// A set of fewer rows is scanned: no other kind answers it with less work.
 const SCANNED_ROWS: u64 = 4096;
 
 /// How a segment is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Making {
     /// Components of a vector.
     pub(crate) dim: usize,
@@ -42,6 +46,8 @@ pub(crate) struct Making {
     pub(crate) threads: usize,
     /// Memory; `None` for no limit.
     pub(crate) ram_budget: Option<u64>,
+    /// Fields whose values are indexed.
+    pub(crate) schema: Arc<Schema>,
 }
 
 impl Making {
@@ -59,6 +65,21 @@ pub(crate) struct Point<'a> {
     pub(crate) seq: u64,
     /// Its components.
     pub(crate) vector: &'a [u8],
+    /// Its payload as compact JSON.
+    pub(crate) payload: Option<&'a [u8]>,
+}
+
+/// The payloads of points in memory.
+struct OfPoints<'a>(&'a [Point<'a>]);
+
+impl NewPayloads for OfPoints<'_> {
+    fn has_any(&self) -> bool {
+        self.0.iter().any(|point| point.payload.is_some())
+    }
+
+    fn get(&self, ordinal: u32) -> Result<Option<Cow<'_, [u8]>>> {
+        Ok(self.0.get(ordinal as usize).and_then(|point| point.payload).map(Cow::Borrowed))
+    }
 }
 
 /// Makes a segment of points, which are in the order of their ids.
@@ -73,11 +94,14 @@ pub(crate) fn from_points(
 ) -> Result<SegmentEntry> {
     let vectors: Vec<u8> = points.iter().flat_map(|point| point.vector).copied().collect();
     let mut before = Content::default();
-    points.iter().for_each(|point| before.add(&point.id, point.seq, Content::of_vector(point.vector)));
+    for point in points {
+        let hashes = (Content::of_vector(point.vector), point.payload.map(Content::of_payload));
+        before.add(&point.id, point.seq, hashes);
+    }
     let reader = Reader::from_memory(making.shape(points.len() as u64), vectors)?;
     let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
     clear(folder)?;
-    let written = write(folder, &reader, ids, (making, before), progress);
+    let written = write(folder, &reader, (ids, &OfPoints(points)), (making, before), progress);
     if written.is_err() {
         let _ = std::fs::remove_dir_all(folder);
     }
@@ -93,12 +117,12 @@ pub(super) fn clear(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))
 }
 
-/// Builds the index of a segment, and writes its ids. `ids` are those of the rows of `reader`, in their order, and
-/// `before` is the content that they must have.
+/// Builds the index of a segment, and writes its ids and payloads. `ids` are those of the rows of `reader`, in their
+/// order, and `before` is the content that they must have.
 pub(super) fn write(
     folder: &Path,
     reader: &Reader,
-    ids: impl Iterator<Item = Result<(Vec<u8>, u64)>>,
+    (ids, payloads): (impl Iterator<Item = Result<(Vec<u8>, u64)>>, &dyn NewPayloads),
     (making, before): (&Making, Content),
     progress: &dyn Progress,
 ) -> Result<SegmentEntry> {
@@ -117,12 +141,15 @@ pub(super) fn write(
         }
         None => RowsByOrdinal::of(&index, folder, progress)?,
     };
+    let payloads = payloads::write(folder, payloads, (&of_rows.rows, &making.schema), progress)?;
+    let (payloads, payload_hashes) = payloads.unzip();
+    let payload_hashes = payload_hashes.unwrap_or_default();
     let mut writer = IdWriter::create(&folder.join(IDS), rows)?;
     let mut after = Content::default();
     let mut written = 0;
     for (entry, (row, hash)) in ids.zip(of_rows.rows.iter().zip(&of_rows.hashes)) {
         let (id, seq) = entry?;
-        after.add(&id, seq, *hash);
+        after.add(&id, seq, (*hash, payload_hashes.get(*row as usize).copied().flatten()));
         writer.push(&Entry { id, seq, row: *row })?;
         written += 1;
     }
@@ -145,9 +172,13 @@ pub(super) fn write(
         kind: manifest.kind.clone(),
         build: manifest.build_id.to_string(),
         rows,
-        bytes: files + ids.bytes + vectors.as_ref().map_or(0, |file| file.bytes),
+        bytes: files
+            + ids.bytes
+            + vectors.as_ref().map_or(0, |file| file.bytes)
+            + payloads.as_ref().map_or(0, PayloadFiles::bytes),
         ids,
         vectors,
+        payloads,
         content: after.to_text(),
     })
 }

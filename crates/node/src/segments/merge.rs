@@ -15,6 +15,7 @@ use super::content::Content;
 use super::ids::{Entries, Entry};
 use super::layout::SegmentEntry;
 use super::made::{Making, clear, write};
+use super::payloads::Copied;
 use super::segment::{Segment, damaged};
 use super::unfinished::Unfinished;
 
@@ -53,7 +54,9 @@ pub(crate) fn merge(
     let of = |source: &&Source| (source.segment.entry.number, source.left.clone());
     let begun = Unfinished { level: making.level, sources: sources.iter().map(of).collect() };
     if Unfinished::read(folder).is_none_or(|found| found != begun) {
-        check_room(folder, rows * (2 * row_bytes + 64))?;
+        let payloads = sources.iter().filter_map(|source| source.segment.payloads.as_ref());
+        let payloads: u64 = payloads.map(|own| 2 * own.raw_bytes()).sum();
+        check_room(folder, rows * (2 * row_bytes + 64) + payloads)?;
         clear(folder)?;
         begun.write(folder)?;
     }
@@ -75,15 +78,17 @@ fn merge_begun(
     let mut ordinals = ordinals(sources, progress)?;
     let path = folder.join(format!("vectors.tmp.{}", suffix(making)));
     let hashes = copy_vectors(sources, &ordinals, (&path, making, rows), progress)?;
+    let payloads = copy_payloads(sources, &ordinals, (folder, rows), progress)?;
     let mut before = Content::default();
     let ids = MergedIds::of(sources).map(|next| next.map(|(_, entry)| (entry.id, entry.seq)));
-    for (next, hash) in MergedIds::of(sources).zip(&hashes) {
+    for ((next, hash), at) in MergedIds::of(sources).zip(&hashes).zip(0..) {
         let (_, entry) = next?;
-        before.add(&entry.id, entry.seq, *hash);
+        before.add(&entry.id, entry.seq, (*hash, payloads.hash(at)));
     }
     drop(hashes);
     let reader = Reader::open(&path)?;
-    let entry = write(folder, &reader, ids, (making, before), progress)?;
+    let entry = write(folder, &reader, (ids, &payloads), (making, before), progress)?;
+    payloads.remove()?;
     std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
     Unfinished::remove(folder)?;
     ordinals.iter_mut().for_each(Vec::shrink_to_fit);
@@ -164,6 +169,26 @@ fn copy_vectors(
         progress.advance(u64::from(source.left.count()));
     }
     Ok(hashes)
+}
+
+/// Copies the payloads of all sources. Each of their blocks is read once.
+fn copy_payloads(
+    sources: &[&Source],
+    ordinals: &[Vec<u32>],
+    (folder, rows): (&Path, u64),
+    progress: &dyn Progress,
+) -> Result<Copied> {
+    let mut copied = Copied::create(folder, rows)?;
+    for (source, ordinals) in sources.iter().zip(ordinals) {
+        let Some(payloads) = &source.segment.payloads else { continue };
+        payloads.for_all(|row, json| {
+            if row % 1024 == 0 {
+                progress.check_interrupted()?;
+            }
+            copied.add(ordinals.get(row as usize).copied().unwrap_or(u32::MAX), json)
+        })?;
+    }
+    Ok(copied)
 }
 
 /// Ids of all sources that are left, in their order, each with its source.

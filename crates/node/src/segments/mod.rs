@@ -10,6 +10,7 @@ mod layout;
 mod made;
 mod merge;
 mod nearest;
+mod payloads;
 mod policy;
 mod scanned;
 mod segment;

@@ -52,17 +52,31 @@ impl<N: Ord> KSmallest<N> {
 
     /// Takes a candidate in if it is among the smallest. NaN counts as infinite.
     pub(crate) fn offer(&mut self, distance: f32, name: N, list: u32) {
+        self.offer_if(distance, name, list, || true);
+    }
+
+    /// As [`KSmallest::offer`], but of those that would be taken in only what is wanted. Returns whether it was.
+    pub(crate) fn offer_if(
+        &mut self,
+        distance: f32,
+        name: N,
+        list: u32,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> bool {
         // Minus zero becomes zero, so that the two are a tie.
         let distance = if distance.is_nan() { f32::INFINITY } else { distance + 0.0 };
-        if distance > self.bound {
-            return;
-        }
         let candidate = Candidate { distance, name, list };
-        if self.best.len() < self.k {
+        let is_full = self.best.len() >= self.k;
+        let is_smaller = !is_full || self.best.peek().is_some_and(|worst| candidate < *worst);
+        if distance > self.bound || !is_smaller || !is_wanted() {
+            return false;
+        }
+        if !is_full {
             self.best.push(candidate);
-        } else if let Some(mut worst) = self.best.peek_mut().filter(|worst| candidate < **worst) {
+        } else if let Some(mut worst) = self.best.peek_mut() {
             *worst = candidate;
         }
+        true
     }
 
     /// The candidates, the nearest first.
@@ -82,6 +96,7 @@ mod tests {
             best.offer(distance, name, 0);
         }
         assert_eq!(best.limit(), 5.0);
+        assert!(!best.offer_if(1.0, 8, 0, || false) && !best.offer_if(6.0, 8, 0, || panic!("it is farther")));
         let names: Vec<u32> = best.into_sorted().iter().map(|found| found.name).collect();
         assert_eq!(names, [4, 9, 0]);
         assert_eq!(KSmallest::<u32>::new(1, 9.0).limit(), 9.0);

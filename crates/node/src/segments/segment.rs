@@ -5,11 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use roaring::RoaringBitmap;
 use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
+use stratann_payload::index::{Evaluated, RowFacts};
+use stratann_payload::{IdValue, Predicate};
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::{FileEntry, open_file};
 use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
@@ -17,6 +20,7 @@ use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
 use super::content::Content;
 use super::ids::{IdTable, Place};
 use super::layout::SegmentEntry;
+use super::payloads::{self, Payloads};
 use super::scanned::ScannedRows;
 use crate::rows::ExternalId;
 
@@ -67,6 +71,8 @@ pub(crate) struct Segment {
     pub(crate) index: Index,
     /// Its rows in memory, of a checkpoint.
     pub(crate) scanned: Option<ScannedRows>,
+    /// Payloads of its points, where some have one.
+    pub(crate) payloads: Option<Payloads>,
     ids: IdTable,
     vectors: Option<File>,
     folder: PathBuf,
@@ -85,7 +91,8 @@ impl Segment {
         (shape, memory): (Shape, &dyn SegmentMemory),
     ) -> Result<Segment> {
         let row_bytes = shape.dim * shape.dtype.size();
-        let Tables { mut ids, in_memory, bytes, usable, resident } = Tables::read(folder, entry, &shape)?;
+        let Tables { mut ids, payloads, in_memory, bytes, usable, resident } =
+            Tables::read(folder, entry, &shape)?;
         let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
         let all = usable + ids.pages_bytes();
         let taken = memory.take(bytes, resident, all - resident)?;
@@ -108,6 +115,7 @@ impl Segment {
             entry: entry.clone(),
             index,
             scanned,
+            payloads,
             ids,
             vectors: vectors.transpose()?,
             folder: folder.into(),
@@ -233,6 +241,25 @@ impl Segment {
         Ok(())
     }
 
+    /// The payload of a row as compact JSON; `None` of a point without.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn payload(&self, row: u32) -> Result<Option<Vec<u8>>> {
+        self.payloads.as_ref().map_or(Ok(None), |payloads| payloads.get(row))
+    }
+
+    /// The rows that match a predicate, dead ones included, and how many payloads were read. All rows are decided.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn matching(&self, predicate: &Predicate) -> Result<(Evaluated, u64)> {
+        match &self.payloads {
+            Some(payloads) => payloads.matching(predicate, self),
+            None => Ok((Evaluated::without_payloads(self.entry.rows as u32, predicate, self)?, 0)),
+        }
+    }
+
     /// Shows the vector of every row to `see`, as it was given.
     ///
     /// # Errors
@@ -269,6 +296,9 @@ impl Segment {
                 seen += 1;
             }
         })?;
+        let files = self.entry.payloads.as_ref();
+        let payloads = files.map(|files| payloads::verify(&self.folder, files, self.rows())).transpose()?;
+        let payloads = payloads.unwrap_or_default();
         let (mut all, mut rows_left) = (Content::default(), 0);
         let mut ids = 0;
         // Those in memory say nothing of the file.
@@ -278,7 +308,7 @@ impl Segment {
             self.decode(&entry.id)?;
             let hash = hashes.get(entry.row as usize).copied();
             let hash = hash.ok_or_else(|| damaged(&self.folder, "an id has a row that does not exist"))?;
-            all.add(&entry.id, entry.seq, hash);
+            all.add(&entry.id, entry.seq, (hash, payloads.get(entry.row as usize).copied().flatten()));
             rows_left += u64::from(left.has(entry.row));
             ids += 1;
             if ids % 4096 == 0 {
@@ -300,6 +330,7 @@ impl Segment {
 /// What a segment has in memory when it is open.
 struct Tables {
     ids: IdTable,
+    payloads: Option<Payloads>,
     /// Bytes of the rows in memory, of a checkpoint.
     in_memory: u64,
     /// Bytes that it needs.
@@ -321,14 +352,17 @@ impl Tables {
         if ids.rows() != entry.rows {
             return Err(damaged(folder, "its ids are not as many as its rows"));
         }
+        let payloads = entry.payloads.as_ref().map(|files| Payloads::open(folder, files, entry.rows));
+        let payloads = payloads.transpose().map_err(missing)?;
         let in_memory = if entry.level == 0 { ScannedRows::bytes(shape, entry.rows) } else { 0 };
         // What is read of a checkpoint are vectors of single points.
         let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
         let resident = if usable <= RESIDENT_BYTES { usable + ids.pages_bytes() } else { 0 };
         // The program is set aside once, for all segments.
         let index = manifest.planned_account(0).total() - Account::new().total();
-        let bytes = index + ids.bytes() + in_memory;
-        Ok(Tables { ids, in_memory, bytes, usable, resident })
+        let of_payloads = payloads.as_ref().map_or(0, Payloads::memory_bytes);
+        let bytes = index + ids.bytes() + in_memory + of_payloads;
+        Ok(Tables { ids, payloads, in_memory, bytes, usable, resident })
     }
 }
 
@@ -337,6 +371,21 @@ fn missing(e: Error) -> Error {
     match e.kind {
         ErrorKind::BadInput => Error::corrupt(e.message),
         _ => e,
+    }
+}
+
+impl RowFacts for Segment {
+    fn row_of(&self, id: &IdValue) -> Result<Option<u32>> {
+        Ok(self.find(&ExternalId::of_filter(id))?.map(|place| place.row))
+    }
+
+    fn rows_with_vector(&self, name: &str) -> Result<RoaringBitmap> {
+        // The one vector of a point has no name.
+        let mut rows = RoaringBitmap::new();
+        if name.is_empty() {
+            rows.insert_range(0..self.entry.rows as u32);
+        }
+        Ok(rows)
     }
 }
 
@@ -403,7 +452,7 @@ mod tests {
             .map(|(vector, id)| {
                 let mut bytes = Vec::new();
                 ExternalId::Number(id).append(&mut bytes);
-                Point { id: bytes, seq: 1, vector }
+                Point { id: bytes, seq: 1, vector, payload: None }
             })
             .collect();
         let making = Making {
@@ -415,6 +464,7 @@ mod tests {
             level: 2,
             threads: 1,
             ram_budget: None,
+            schema: std::sync::Arc::default(),
         };
         let entry = from_points(&folder, &points, &making, &Quiet).unwrap();
         let shape = Shape { dim: dim as usize, dtype: DType::U8, metric: Metric::L2 };

@@ -61,20 +61,37 @@ pub fn components(dtype: DType, values: &[f32]) -> Vec<u8> {
     }
 }
 
-/// What a collection must hold: the vector of each id, and the number of the change that wrote it.
+/// What a collection must hold: the vector of each id, and the number of the change that wrote it; and payloads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     pub points: BTreeMap<ExternalId, (u64, Vec<u8>)>,
+    /// Compact JSON of the points that have a payload.
+    pub payloads: BTreeMap<ExternalId, Vec<u8>>,
     pub seq: u64,
 }
 
 impl Model {
     /// Returns new and replaced ids.
     pub fn upsert(&mut self, seq: u64, ids: &[ExternalId], vectors: &[u8]) -> (u64, u64) {
+        self.upsert_points(seq, ids, vectors, &vec![None; ids.len()])
+    }
+
+    /// The same with payloads as compact JSON.
+    pub fn upsert_points(
+        &mut self,
+        seq: u64,
+        ids: &[ExternalId],
+        vectors: &[u8],
+        payloads: &[Option<Vec<u8>>],
+    ) -> (u64, u64) {
         let bytes = vectors.len() / ids.len();
         let before = self.points.clone();
         for (at, id) in ids.iter().enumerate() {
             self.points.insert(id.clone(), (seq, vectors[at * bytes..(at + 1) * bytes].to_vec()));
+            match &payloads[at] {
+                Some(json) => _ = self.payloads.insert(id.clone(), json.clone()),
+                None => _ = self.payloads.remove(id),
+            }
         }
         self.seq = seq;
         let new = self.points.len() - before.len();
@@ -85,6 +102,7 @@ impl Model {
     /// Returns the ids that had a point. Without any it is no change.
     pub fn delete(&mut self, seq: u64, ids: &[ExternalId]) -> u64 {
         let gone = ids.iter().filter(|id| self.points.remove(id).is_some()).count();
+        ids.iter().for_each(|id| _ = self.payloads.remove(id));
         if gone > 0 {
             self.seq = seq;
         }
@@ -117,7 +135,8 @@ impl Model {
             for point in page.points {
                 let found = (&point.id, &(point.seq, point.vector.clone()));
                 match expected.next() {
-                    Some(next) if next == found => {}
+                    Some(next) if next == found && self.payloads.get(&point.id) == point.payload.as_ref() => {
+                    }
                     next => return Some(format!("{found:?} instead of {next:?}")),
                 }
             }

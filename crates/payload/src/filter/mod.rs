@@ -31,8 +31,8 @@ mod to_json;
 pub use from_json::JSON_BYTES_MAX;
 pub(crate) use from_json::names_points;
 pub(crate) use matches::{count_of, is_filled};
-#[cfg(test)]
-pub(crate) mod random;
+#[cfg(any(test, feature = "random"))]
+pub mod random;
 #[cfg(test)]
 mod tests;
 

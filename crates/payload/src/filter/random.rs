@@ -1,4 +1,6 @@
-//! Random payloads, filters, schemas and rewrites of filters, for tests. Equal seeds give equal ones.
+//! Random payloads, filters, schemas and rewrites of filters, for tests. Equal seeds give equal ones. Other crates have
+//! them with the feature `random`.
+#![allow(clippy::missing_panics_doc, reason = "what tests make is right")]
 
 use serde_json::{Map, Value, json};
 
@@ -61,7 +63,7 @@ const KINDS: [IndexKind; 7] = [
 ];
 
 /// Random numbers (SplitMix64).
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -72,7 +74,8 @@ impl Random {
         z ^ z >> 31
     }
 
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
@@ -142,7 +145,7 @@ impl Random {
     }
 
     /// A payload, which may be empty.
-    pub(crate) fn payload(&mut self) -> Payload {
+    pub fn payload(&mut self) -> Payload {
         if self.chance(10) {
             return Payload::new();
         }
@@ -150,7 +153,7 @@ impl Random {
     }
 
     /// A schema of some fields with some indexes each.
-    pub(crate) fn schema(&mut self) -> Schema {
+    pub fn schema(&mut self) -> Schema {
         let mut schema = Schema::new();
         let percent = self.pick(&[0, 30, 70, 100]);
         for path in PATHS {
@@ -219,7 +222,8 @@ impl Random {
         }
     }
 
-    pub(crate) fn id(&mut self) -> IdValue {
+    /// An id: a number below 60, or `id` with one behind.
+    pub fn id(&mut self) -> IdValue {
         match self.below(3) {
             0 => IdValue::Text(format!("id{}", self.below(60))),
             _ => IdValue::Number(self.below(60) as u64),
@@ -297,13 +301,13 @@ impl Random {
     }
 
     /// A filter of all conditions.
-    pub(crate) fn filter(&mut self) -> Filter {
+    pub fn filter(&mut self) -> Filter {
         let depth = self.below(4);
         self.filter_within(depth, false)
     }
 
     /// A filter in another form that is equal.
-    pub(crate) fn rewritten(&mut self, filter: &Filter) -> Filter {
+    pub fn rewritten(&mut self, filter: &Filter) -> Filter {
         let mut own = filter.clone();
         for list in [&mut own.must, &mut own.should, &mut own.must_not] {
             list.iter_mut().for_each(|condition| *condition = self.rewritten_condition(condition));

@@ -1,9 +1,11 @@
 //! Decides open rows by their payloads.
 
+use std::collections::BTreeSet;
+
 use roaring::RoaringBitmap;
 use stratann_storage::Result;
 
-use super::evaluate::{Evaluated, Known};
+use super::evaluate::{Evaluated, Known, RowFacts};
 use crate::PointFacts;
 use crate::id::IdValue;
 use crate::predicate::Predicate;
@@ -11,6 +13,36 @@ use crate::rows::PayloadRows;
 use crate::value::Payload;
 
 impl Evaluated {
+    /// The rows that match in a segment without payloads.
+    ///
+    /// # Errors
+    /// What `facts` returns.
+    pub fn without_payloads(rows: u32, predicate: &Predicate, facts: &dyn RowFacts) -> Result<Evaluated> {
+        let mut known = Known::default();
+        known.ask(predicate.node(), facts)?;
+        // Rows that no condition names are alike, unless only some have a vector.
+        let some_have = |own: &RoaringBitmap| !own.is_empty() && own.len() < rows.into();
+        let mut named: RoaringBitmap = known.ids.values().copied().collect();
+        if known.vectors.values().any(some_have) {
+            named.insert_range(0..rows);
+        }
+        let nothing = Payload::new();
+        let matches = |row: u32| predicate.matches(&nothing, &FactsOfRow { row, known: &known });
+        let other = (0..rows).find(|row| !named.contains(*row));
+        let mut sure = RoaringBitmap::new();
+        if other.is_some_and(&matches) {
+            sure.insert_range(0..rows);
+        }
+        for row in named.iter().filter(|row| *row < rows) {
+            if matches(row) {
+                sure.insert(row);
+            } else {
+                sure.remove(row);
+            }
+        }
+        Ok(Evaluated { rows, sure, open: RoaringBitmap::new(), unindexed: BTreeSet::new(), known })
+    }
+
     /// The rows that match: the sure ones, and those of the open ones whose payload does. `predicate` is the one that
     /// was evaluated.
     ///

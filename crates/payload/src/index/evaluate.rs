@@ -131,7 +131,7 @@ impl PayloadIndex {
 
 impl Known {
     /// Asks for what a predicate names.
-    fn ask(&mut self, node: &Node, facts: &dyn RowFacts) -> Result<()> {
+    pub(super) fn ask(&mut self, node: &Node, facts: &dyn RowFacts) -> Result<()> {
         match node {
             Node::All | Node::Nothing => Ok(()),
             Node::And(parts) | Node::Or(parts) | Node::AtLeast(_, parts) => {

@@ -85,6 +85,11 @@ impl PayloadRows {
         self.count
     }
 
+    /// Bytes of all payloads before compression, with their rows and lengths.
+    pub fn raw_bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| u64::from(block.raw_bytes)).sum()
+    }
+
     /// Memory while it is open, bytes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<PayloadRows>() + size_of_val::<[Block]>(&self.blocks)

@@ -68,11 +68,11 @@ impl Payload {
         serde_json::to_writer(&mut left, &self.map).map_err(|_| too_long("more"))
     }
 
-    /// Reads a payload that was stored; its limits were checked before.
+    /// Reads compact JSON that was stored; its limits were checked before.
     ///
     /// # Errors
     /// The text says what is wrong.
-    pub(crate) fn from_stored(json: &[u8]) -> Result<Payload, String> {
+    pub fn from_stored(json: &[u8]) -> Result<Payload, String> {
         let map = serde_json::from_slice(json).map_err(|e| e.to_string())?;
         Ok(Payload { map })
     }

@@ -42,7 +42,10 @@ fn apply(delta: &Delta, rows: &[&[u8]]) -> f64 {
     for (seq, (ids, rows)) in (1..).zip(ids.chunks(100).zip(rows.chunks(100))) {
         let begin = Instant::now();
         let place = Place { seq, ordinal: 0 };
-        delta.apply(seq, ids.iter().zip(rows).map(|(id, vector)| Change::Put { id, place, vector }));
+        delta.apply(
+            seq,
+            ids.iter().zip(rows).map(|(id, vector)| Change::Put { id, place, vector, payload: None }),
+        );
         times.push(begin.elapsed());
     }
     let all: Duration = times.iter().sum();

@@ -6,6 +6,7 @@
 
 mod block;
 mod groups;
+mod matching;
 #[cfg(test)]
 mod measure;
 mod search;
@@ -20,13 +21,15 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use stratann_core::delta::Pushing;
 
 use super::error::Result;
-use super::point::Place;
+use super::point::{Place, PointBytes};
 use super::spec::Spec;
 use crate::rows::ExternalId;
 
+use block::Content;
 pub(super) use block::memory_bytes;
 pub(super) use groups::seed_bytes;
 use groups::{coarse_bytes, coarse_of};
+pub(super) use matching::Matches;
 pub use search::{DeltaStats, Hit};
 pub(super) use search::{Searching, Wanted};
 use state::At;
@@ -42,6 +45,8 @@ pub(super) enum Change<'a> {
         place: Place,
         /// Its components.
         vector: &'a [u8],
+        /// Its payload as compact JSON.
+        payload: Option<&'a Arc<[u8]>>,
     },
     /// An id whose point is gone.
     Remove(&'a ExternalId),
@@ -63,6 +68,15 @@ pub struct Point {
     pub seq: u64,
     /// Its components, little-endian.
     pub vector: Vec<u8>,
+    /// Its payload as compact JSON, in which the keys of an object ascend; `None` for a point without fields.
+    pub payload: Option<Vec<u8>>,
+}
+
+impl Point {
+    /// Bytes of vector and payload.
+    pub(super) fn bytes(&self) -> usize {
+        self.vector.len() + self.payload.as_ref().map_or(0, Vec::len)
+    }
 }
 
 type Index = BTreeMap<ExternalId, At>;
@@ -111,8 +125,8 @@ impl Delta {
         let (mut pushing, mut probes) = (Pushing::default(), Vec::new());
         for change in changes {
             match change {
-                Change::Put { id, place, vector } => {
-                    let at = state.append(&self.spec, id, place, vector);
+                Change::Put { id, place, vector, payload } => {
+                    let at = state.append(&self.spec, (id, place), Content { vector, payload });
                     if state.file(at, vector, &mut pushing) {
                         probes.push(at);
                     }
@@ -199,9 +213,11 @@ impl Reader<'_> {
         &self.state
     }
 
-    /// Place of an id in the tail.
-    pub(super) fn place(&self, id: &ExternalId) -> Option<Place> {
-        self.state.place(*self.index.get(id)?)
+    /// Place of an id in the tail, with the bytes of its id and payload.
+    pub(super) fn place(&self, id: &ExternalId) -> Option<(Place, PointBytes)> {
+        let at = *self.index.get(id)?;
+        let block = &self.state.block(at)?.block;
+        Some((block.place(at.row as usize)?, block.bytes_of(at.row as usize)))
     }
 
     /// Points of ids that are in memory, and the state that tells of the others.
@@ -212,14 +228,18 @@ impl Reader<'_> {
         (found.into_iter().map(|at| state.point(at?)).collect(), state)
     }
 
-    /// Points in memory behind `after` in the order of ids, at most `limit` of them, and the state that tells of
-    /// others.
-    pub(super) fn points_after(self, after: Option<&ExternalId>, limit: usize) -> (Vec<Point>, Arc<State>) {
+    /// Points in memory behind `after` in the order of ids, and the state that tells of others: one more than a page of
+    /// at most so many points and about so many bytes has.
+    pub(super) fn points_after(
+        self,
+        after: Option<&ExternalId>,
+        most: (usize, usize),
+    ) -> (Vec<Point>, Arc<State>) {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.index.range::<ExternalId, _>((from, Bound::Unbounded));
-        let found: Vec<_> = range.take(limit).map(|(_, at)| *at).collect();
+        let found: Vec<_> = range.take(most.0 + 1).map(|(_, at)| *at).collect();
         let state = self.state;
         drop(self.index);
-        (found.into_iter().filter_map(|at| state.point(at)).collect(), state)
+        (state.page(found.into_iter(), most), state)
     }
 }

@@ -3,6 +3,8 @@
 use stratann_core::delta::{Effort, Lists, Points, Query};
 use stratann_kernel::distance::Exact;
 
+use super::block::Block;
+use super::matching::Matches;
 use super::state::{At, LiveBlock, State};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
@@ -51,6 +53,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Searching {
     pub(crate) query: Query,
     pub(crate) stats: DeltaStats,
+    /// The rows that may be results; `None` for all. They are those of the state that is searched.
+    pub(crate) matches: Option<Matches>,
 }
 
 /// The nearest rows so far.
@@ -59,6 +63,8 @@ pub(super) struct Nearest<'a> {
     exact: Exact,
     /// A row that is no result.
     pub(super) skip: Option<At>,
+    /// The rows that may be results; `None` for all.
+    matches: Option<&'a mut Matches>,
     /// Names are ids that are not copied yet.
     best: KSmallest<&'a ExternalId>,
     distances: u64,
@@ -70,19 +76,27 @@ impl<'a> Nearest<'a> {
         let mut exact = Exact::default();
         exact.set(spec.metric, spec.dtype, spec.dim, query);
         let best = KSmallest::new(k, bound);
-        Nearest { state, exact, skip: None, best, distances: 0, buffer: Vec::new() }
+        Nearest { state, exact, skip: None, matches: None, best, distances: 0, buffer: Vec::new() }
     }
 
-    /// Computes the distances of all rows of blocks.
-    fn offer_all(&mut self, blocks: &'a [LiveBlock]) {
-        for own in blocks.iter().filter(|own| own.dead.count() < own.block.rows()) {
+    /// Keeps a row where it is a result. Returns whether it was kept.
+    fn offer(&mut self, distance: f32, (at, block): (At, &'a Block), list: u32) -> bool {
+        let Some(id) = block.id(at.row as usize) else { return false };
+        let matches = &mut self.matches;
+        // A payload is read only of a row that would be a result.
+        let may_return = || matches.as_mut().is_none_or(|matches| matches.has(at, block));
+        self.best.offer_if(distance, id, list, may_return)
+    }
+
+    /// Computes the distances of all rows of blocks, the first of which has this number.
+    fn offer_all(&mut self, from: u32, blocks: &'a [LiveBlock]) {
+        let blocks = blocks.iter().zip(from..);
+        for (own, block) in blocks.filter(|(own, _)| own.dead.count() < own.block.rows()) {
             let mut distances = std::mem::take(&mut self.buffer);
             self.exact.distances(&own.block.vectors, &own.block.inverse_norms, &mut distances);
             self.distances += distances.len() as u64;
             for (row, &distance) in distances.iter().enumerate().filter(|(row, _)| !own.dead.has(*row)) {
-                if let Some(id) = own.block.id(row) {
-                    self.best.offer(distance, id, 0);
-                }
+                self.offer(distance, (At { block, row: row as u32 }, &own.block), 0);
             }
             self.buffer = distances;
         }
@@ -109,14 +123,13 @@ impl Points for Nearest<'_> {
         let is_dead = |own: &&LiveBlock| own.dead.has(at.row as usize) || self.skip == Some(at);
         let Some(own) = self.state.block(at).filter(|own| !is_dead(own)) else { return f32::INFINITY };
         let row = at.row as usize;
-        let (Some(id), Some(vector)) = (own.block.id(row), own.block.vector(row)) else {
-            return f32::INFINITY;
-        };
+        let Some(vector) = own.block.vector(row) else { return f32::INFINITY };
         let norm = own.block.inverse_norms.get(row).copied().unwrap_or_default();
         let distance = self.exact.distance(vector, norm);
         self.distances += 1;
-        self.best.offer(distance, id, list);
-        distance
+        let is_kept = self.offer(distance, (at, &own.block), list);
+        // Of a row that is not kept nobody knows whether it matches.
+        if is_kept || self.matches.is_none() { distance } else { f32::INFINITY }
     }
 }
 
@@ -130,21 +143,22 @@ impl State {
         searching: &mut Searching,
     ) -> Vec<Hit> {
         let mut nearest = Nearest::of(self, spec, query, (wanted.k, wanted.bound));
-        let stats = &mut searching.stats;
+        let Searching { query: buffers, stats, matches } = searching;
+        nearest.matches = matches.as_mut();
         stats.rows += self.rows();
         // A code costs as much as the distance of a row of bytes.
         let is_cheap = wanted.recall >= 1.0 && spec.dtype.size() == 1;
         if wanted.all_rows || is_cheap {
-            nearest.offer_all(&self.blocks);
+            nearest.offer_all(self.first, &self.blocks);
         } else {
             // Rows without lists first: their distances bound those of the others.
             let has_use = |lists: &Lists| lists.is_calibrated() || lists.rows() >= SCANNED_ROWS;
             let (in_lists, others): (Vec<_>, Vec<_>) =
                 self.blocks_of_groups().partition(|(group, _)| group.lists.as_deref().is_some_and(has_use));
-            others.into_iter().for_each(|(_, blocks)| nearest.offer_all(blocks));
+            others.into_iter().for_each(|(group, blocks)| nearest.offer_all(group.from, blocks));
             let effort = Effort { recall: wanted.recall, k: wanted.k };
             for lists in in_lists.iter().filter_map(|(group, _)| group.lists.as_ref()) {
-                let scanned = lists.search(&mut searching.query, query, effort, &mut nearest);
+                let scanned = lists.search(buffers, query, effort, &mut nearest);
                 stats.lists += scanned.lists;
                 stats.codes += scanned.codes;
             }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use stratann_engine::index::LeftRows;
 
-use super::block::{Block, Dead, counted, memory_bytes};
+use super::block::{Block, Content, RowBits, memory_bytes};
 use super::groups::{CoarseOf, Group, Renamed};
 use super::{Index, Point};
-use crate::collections::point::{Manifest, Place};
+use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
 use crate::segments::{Segment, SegmentEntry};
@@ -24,7 +24,7 @@ pub(super) struct At {
 #[derive(Clone, Debug)]
 pub(super) struct LiveBlock {
     pub(super) block: Arc<Block>,
-    pub(super) dead: Dead,
+    pub(super) dead: RowBits,
 }
 
 /// A segment, and its rows that are left in this state.
@@ -53,9 +53,9 @@ pub(crate) struct State {
     pub(super) sealed: u32,
     rows: u64,
     live: u64,
-    /// Bytes of the ids of rows that live, and of all rows.
-    id_bytes: u64,
-    all_id_bytes: u64,
+    /// Bytes of the ids and payloads of rows that live, and of all rows.
+    bytes: PointBytes,
+    all_bytes: PointBytes,
 }
 
 impl State {
@@ -72,7 +72,7 @@ impl State {
     /// What the rows say of it.
     pub(crate) fn manifest(&self) -> Manifest {
         let (seq, points) = (self.seq, self.points());
-        Manifest { seq, points, tail_points: self.tail_points(), id_bytes: self.id_bytes() }
+        Manifest { seq, points, tail_points: self.tail_points(), bytes: self.bytes }
     }
 
     /// Points that are in no segment.
@@ -85,16 +85,23 @@ impl State {
         self.rows
     }
 
-    /// Bytes of the ids of points that are in no segment.
-    pub(crate) fn id_bytes(&self) -> u64 {
-        self.id_bytes
+    /// Bytes of the ids and payloads of points that are in no segment.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> PointBytes {
+        self.bytes
     }
 
-    /// Memory once so many more rows are there, whose ids have so many bytes.
-    pub(crate) fn memory_with(&self, spec: &Spec, rows: u64, ids: u64) -> u64 {
+    /// Bytes of the payloads of rows in memory, dead ones included.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.all_bytes.payloads
+    }
+
+    /// Memory once so many more rows are there, whose ids and payloads have so many bytes.
+    pub(crate) fn memory_with(&self, spec: &Spec, rows: u64, bytes: PointBytes) -> u64 {
         let rows = self.rows.saturating_add(rows);
-        memory_bytes(spec, rows, self.all_id_bytes.saturating_add(ids))
-            .saturating_add(self.lists_bytes(spec, rows))
+        let mut all = self.all_bytes;
+        all += bytes;
+        memory_bytes(spec, rows, all).saturating_add(self.lists_bytes(spec, rows))
     }
 
     /// The segment with this number.
@@ -121,22 +128,28 @@ impl State {
     }
 
     /// Appends a row to the last block, or to a new one. A block that another state has is copied first.
-    pub(super) fn append(&mut self, spec: &Spec, id: &ExternalId, place: Place, vector: &[u8]) -> At {
+    pub(super) fn append(
+        &mut self,
+        spec: &Spec,
+        (id, place): (&ExternalId, Place),
+        content: Content<'_>,
+    ) -> At {
         let is_full = self.blocks.last().is_none_or(|last| last.block.rows() >= Block::rows_max(spec));
         if is_full || self.next_block() <= self.sealed || self.group_begins() {
             self.begin_group();
-            self.blocks.push(LiveBlock { block: Arc::new(Block::empty(spec)), dead: Dead::default() });
+            self.blocks.push(LiveBlock { block: Arc::new(Block::empty(spec)), dead: RowBits::default() });
         }
         self.rows += 1;
         self.live += 1;
-        self.all_id_bytes += counted(id);
-        self.id_bytes += counted(id);
+        let bytes = PointBytes::of(id, content.payload.map(|json| &**json));
+        self.all_bytes += bytes;
+        self.bytes += bytes;
         let block = self.next_block() - 1;
         let mut row = 0;
         if let Some(last) = self.blocks.last_mut() {
             let block = Arc::make_mut(&mut last.block);
             row = block.rows() as u32;
-            block.push(spec, id, place, vector);
+            block.push(spec, (id, place), content);
         }
         At { block, row }
     }
@@ -154,10 +167,9 @@ impl State {
     pub(super) fn kill(&mut self, at: At) {
         let Some(number) = at.block.checked_sub(self.first) else { return };
         let Some(own) = self.blocks.get_mut(number as usize) else { return };
-        let Some(id) = own.block.id(at.row as usize) else { return };
-        if !own.dead.has(at.row as usize) {
+        if !own.dead.has(at.row as usize) && (at.row as usize) < own.block.rows() {
             self.live -= 1;
-            self.id_bytes -= counted(id);
+            self.bytes -= own.block.bytes_of(at.row as usize);
             own.dead.insert(at.row as usize);
         }
     }
@@ -184,9 +196,9 @@ impl State {
             for own in blocks {
                 let mut names = vec![None; own.block.rows()];
                 for row in own.live_rows() {
-                    let parts = (own.block.id(row), own.block.place(row), own.block.vector(row));
-                    if let (Some(id), Some(place), Some(vector)) = parts {
-                        let at = state.append(spec, id, place, vector);
+                    let parts = (own.block.id(row), own.block.place(row), own.block.content(row));
+                    if let (Some(id), Some(place), Some(content)) = parts {
+                        let at = state.append(spec, (id, place), content);
                         index.insert(id.clone(), at);
                         names[row] = Some(at);
                     }
@@ -211,10 +223,10 @@ impl State {
     }
 
     /// Points of sealed blocks that live, with the numbers of their changes.
-    pub(crate) fn sealed_points(&self) -> impl Iterator<Item = (&ExternalId, u64, &[u8])> {
+    pub(crate) fn sealed_points(&self) -> impl Iterator<Item = (&ExternalId, u64, Content<'_>)> {
         self.blocks.iter().take((self.sealed - self.first) as usize).flat_map(|own| {
             own.live_rows().filter_map(|row| {
-                Some((own.block.id(row)?, own.block.place(row)?.seq, own.block.vector(row)?))
+                Some((own.block.id(row)?, own.block.place(row)?.seq, own.block.content(row)?))
             })
         })
     }
@@ -240,21 +252,20 @@ impl State {
         }
         let mut state = State { blocks: kept.to_vec(), first, sealed: first, ..self.clone() };
         state.groups.retain(|group| group.from >= first);
-        (state.rows, state.live, state.id_bytes, state.all_id_bytes) = (0, 0, 0, 0);
+        (state.rows, state.live) = (0, 0);
+        (state.bytes, state.all_bytes) = (PointBytes::default(), PointBytes::default());
         for own in kept {
-            for (row, id) in (0..own.block.rows()).filter_map(|row| Some((row, own.block.id(row)?))) {
-                let lives = u64::from(!own.dead.has(row));
+            for row in 0..own.block.rows() {
+                let bytes = own.block.bytes_of(row);
                 state.rows += 1;
-                state.live += lives;
-                state.all_id_bytes += counted(id);
-                state.id_bytes += lives * counted(id);
+                state.all_bytes += bytes;
+                if !own.dead.has(row) {
+                    state.live += 1;
+                    state.bytes += bytes;
+                }
             }
         }
         state
-    }
-
-    pub(super) fn place(&self, at: At) -> Option<Place> {
-        self.block(at)?.block.place(at.row as usize)
     }
 
     pub(super) fn point(&self, at: At) -> Option<Point> {
@@ -263,6 +274,7 @@ impl State {
             id: block.id(row)?.clone(),
             seq: block.place(row)?.seq,
             vector: block.vector(row)?.to_vec(),
+            payload: block.payload(row).map(|json| json.to_vec()),
         })
     }
 }

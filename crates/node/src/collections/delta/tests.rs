@@ -17,7 +17,7 @@ fn put(id: &ExternalId, seq: u64, vector: [u8; 2]) -> impl Fn(&Delta) {
     let id = id.clone();
     move |delta| {
         let place = Place { seq, ordinal: 0 };
-        delta.apply(seq, [Change::Put { id: &id, place, vector: &vector }].into_iter());
+        delta.apply(seq, [Change::Put { id: &id, place, vector: &vector, payload: None }].into_iter());
     }
 }
 
@@ -48,14 +48,14 @@ fn dead_rows_are_removed_once_they_are_more_than_half() {
         put(id, seq, [seq as u8, 1])(&delta);
         let state = delta.state();
         assert!(state.rows() <= 2 * state.points(), "{} rows of {} points", state.rows(), state.points());
-        assert_eq!(delta.reader().place(id), Some(Place { seq, ordinal: 0 }));
+        assert_eq!(delta.reader().place(id).map(|(place, _)| place), Some(Place { seq, ordinal: 0 }));
         let found = delta.reader().points(&ids).0;
         assert_eq!(found.iter().flatten().count() as u64, state.points());
         assert!(found.iter().flatten().all(|point| point.vector == [point.seq as u8, 1]));
     }
-    assert_eq!(delta.state().id_bytes(), 90);
+    assert_eq!(delta.state().bytes().ids, 90);
     delta.apply(501, ids.iter().map(Change::Remove));
-    assert_eq!((delta.state().rows(), delta.state().points(), delta.state().id_bytes()), (0, 0, 0));
+    assert_eq!((delta.state().rows(), delta.state().points(), delta.state().bytes().ids), (0, 0, 0));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn distances_that_are_no_number_are_the_largest() {
     for (number, vector) in (1..).zip(vectors) {
         let (id, vector) = (ExternalId::Number(number), vector.map(f32::to_le_bytes).concat());
         let place = Place { seq: number, ordinal: 0 };
-        delta.apply(number, [Change::Put { id: &id, place, vector: &vector }].into_iter());
+        delta.apply(number, [Change::Put { id: &id, place, vector: &vector, payload: None }].into_iter());
     }
     let query = [f32::MAX, -f32::MAX].map(f32::to_le_bytes).concat();
     let found = nearest(&delta.state(), &spec, &query, 3);
@@ -103,7 +103,7 @@ fn change(delta: &Delta, spec: &Spec, number: u64, known: u64) {
     let place = Place { seq: number, ordinal: 0 };
     let changes = ids.iter().zip(&vectors).enumerate().map(|(at, (id, vector))| match at % 5 {
         4 => Change::Remove(id),
-        _ => Change::Put { id, place, vector },
+        _ => Change::Put { id, place, vector, payload: None },
     });
     delta.apply(number, changes);
 }

@@ -4,6 +4,7 @@ mod jobs;
 pub(super) mod opening;
 mod pace;
 mod publish;
+mod schema;
 mod sequencer;
 mod slot;
 

@@ -13,9 +13,9 @@ use super::slot::{Shared, Slot, Turn};
 use crate::collections::budget::{Reserved, SegmentRoom};
 use crate::collections::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
 use crate::collections::error::{Error, Result};
-use crate::collections::point::{Manifest, Place, decode_point, id_bytes};
+use crate::collections::point::{Manifest, Place, PointBytes, TailPoint, decode_point};
 use crate::collections::spec::Spec;
-use crate::rows::{CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
+use crate::rows::{CHUNK_BYTES, Key, RowKind, Rows};
 use crate::segments::{
     Layout, LayoutCopy, Level, Segment, SegmentEntry, Sized, Unfinished, folder_of, next_merge,
 };
@@ -46,16 +46,16 @@ pub(crate) fn damaged(key: &Key, why: &str) -> Error {
 ///
 /// # Errors
 /// `Corrupt` for one that is no point of this collection.
-pub(crate) fn point<'a>(key: &Key, value: &'a [u8], spec: &Spec) -> Result<(Place, ExternalId, &'a [u8])> {
+pub(crate) fn point<'a>(key: &Key, value: &'a [u8], spec: &Spec) -> Result<(Place, TailPoint<'a>)> {
     let place = Place::of_tail_key(key).ok_or_else(|| damaged(key, "its key names no place"))?;
-    let (id, vector) = decode_point(value).ok_or_else(|| damaged(key, "it has no id"))?;
-    if vector.len() != spec.row_bytes() {
-        let why = format!("its vector has {} bytes of {}", vector.len(), spec.row_bytes());
+    let point = decode_point(value).ok_or_else(|| damaged(key, "it has no id"))?;
+    if point.vector.len() != spec.row_bytes() {
+        let why = format!("its vector has {} bytes of {}", point.vector.len(), spec.row_bytes());
         return Err(damaged(key, &why));
     }
-    match spec.first_not_finite(vector) {
+    match spec.first_not_finite(point.vector) {
         Some(at) => Err(damaged(key, &format!("component {at} is NaN or infinite"))),
-        None => Ok((place, id, vector)),
+        None => Ok((place, point)),
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn build(
     let manifest = manifest(rows, slot.id)?;
     let layout = layout(rows, slot.id)?;
     turn.next_segment = turn.next_segment.max(layout.next_segment);
-    let points = memory_bytes(spec, manifest.tail_points, manifest.id_bytes);
+    let points = memory_bytes(spec, manifest.tail_points, manifest.bytes);
     let with_seeds = points + seed_bytes(spec, manifest.tail_points);
     let tables = needed_bytes(shared, slot, &layout)?;
     shared.memory.check_quota(slot.id, with_seeds.saturating_add(tables))?;
@@ -146,27 +146,34 @@ pub(crate) fn build(
 
 /// Puts the tail into a delta.
 fn fill(rows: &Rows, slot: &Slot, (delta, layout, manifest): (&Delta, &Layout, &Manifest)) -> Result<()> {
-    let (mut points, mut ids) = (0, 0);
+    let (mut points, mut bytes) = (0, PointBytes::default());
     // A collection without points has a newest change, too.
     delta.apply(manifest.seq, std::iter::empty());
     let from = Place { seq: layout.watermark.saturating_add(1), ordinal: 0 }.tail_key(slot.id);
     each_row_from(rows, from, Key::end(slot.id, RowKind::Tail), &mut |chunk| {
         let mut found = Vec::with_capacity(chunk.len());
         for (key, value) in chunk {
-            let (place, id, vector) = point(key, value, &slot.spec)?;
+            let (place, TailPoint { id, vector, payload }) = point(key, value, &slot.spec)?;
             points += 1;
-            ids += id_bytes(&id) as u64;
-            let is_beyond =
-                place.seq > manifest.seq || points > manifest.tail_points || ids > manifest.id_bytes;
+            bytes += PointBytes::of(&id, payload);
+            let is_beyond = place.seq > manifest.seq
+                || points > manifest.tail_points
+                || bytes.ids > manifest.bytes.ids
+                || bytes.payloads > manifest.bytes.payloads;
             if is_beyond || delta.reader().place(&id).is_some() {
                 return Err(damaged(
                     key,
                     "the manifest counts fewer changes or points, or its id is there twice",
                 ));
             }
-            found.push((id, place, vector));
+            found.push((id, place, vector, payload.map(Arc::<[u8]>::from)));
         }
-        let changes = found.iter().map(|(id, place, vector)| Change::Put { id, place: *place, vector });
+        let changes = found.iter().map(|(id, place, vector, payload)| Change::Put {
+            id,
+            place: *place,
+            vector,
+            payload: payload.as_ref(),
+        });
         delta.apply(manifest.seq, changes);
         Ok(())
     })

@@ -16,7 +16,7 @@ use super::slot::{Live, Shared, Slot, Turn};
 use crate::collections::budget::SegmentRoom;
 use crate::collections::delta::{SegmentState, State};
 use crate::collections::error::{Error, Kind, Result};
-use crate::collections::point::{Manifest, Place};
+use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
     self, Layout, Making, Merged, Point, Segment, SegmentEntry, Sized, Source, Unfinished, folder_of,
@@ -121,7 +121,7 @@ impl Slot {
         let new = new.into_state()?;
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
         live.delta.take_sealed_out(sealed.seq, Some(new));
-        let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, 0));
+        let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
         Ok(())
     }
 
@@ -133,18 +133,18 @@ impl Slot {
         number: u64,
         progress: &dyn Progress,
     ) -> Result<Option<Arc<Segment>>> {
-        let mut points: Vec<(&ExternalId, u64, &[u8])> = sealed.sealed_points().collect();
+        let mut points: Vec<_> = sealed.sealed_points().collect();
         points.sort_unstable_by(|one, two| one.0.cmp(two.0));
-        let points = points.into_iter().map(|(id, seq, vector)| {
+        let points = points.into_iter().map(|(id, seq, content)| {
             let mut bytes = Vec::with_capacity(17);
             id.append(&mut bytes);
-            Point { id: bytes, seq, vector }
+            Point { id: bytes, seq, vector: content.vector, payload: content.payload.map(|json| &**json) }
         });
         let points: Vec<Point> = points.collect();
         if points.is_empty() {
             return Ok(None);
         }
-        let making = self.making(shared, (number, 0), Some(stratann_params::IndexKind::Flat));
+        let making = self.making(shared, (number, 0), Some(stratann_params::IndexKind::Flat))?;
         let folder = folder_of(&shared.folder_of(self.id), number);
         let are_many = |live: &Arc<Live>| live.delta.state().rows() > shared.options.full_rows() / 2;
         let live = self.opened();
@@ -162,8 +162,8 @@ impl Slot {
         shared: &Shared,
         (number, level): (u64, u8),
         kind: Option<stratann_params::IndexKind>,
-    ) -> Making {
-        Making {
+    ) -> Result<Making> {
+        Ok(Making {
             dim: self.spec.dim,
             metric: self.spec.metric,
             dtype: self.spec.dtype,
@@ -172,7 +172,8 @@ impl Slot {
             level,
             threads: shared.options.threads,
             ram_budget: shared.options.build_bytes,
-        }
+            schema: self.schema(shared)?,
+        })
     }
 
     /// Opens a segment in whose place so many bytes go back.
@@ -191,14 +192,24 @@ impl Slot {
         Ok(())
     }
 
-    /// Merges all segments into one, unless there is one alone without dead rows.
+    /// Merges all segments into one, unless there is one alone without dead rows, whose payloads are indexed as they
+    /// should be.
     pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
+        shared.wake()?;
+        let schema = self.schema(shared)?;
+        let is_indexed =
+            |own: &SegmentState| own.segment.payloads.as_ref().is_none_or(|own| own.schema() == *schema);
+        // The first merge may be one that was begun earlier, with another schema.
+        let mut merges = 0;
         while self.merge_next(shared, progress, |state| {
-            let is_done =
-                state.segments.iter().all(|own| sized(own).dead == 0 && own.segment.entry.level > 0);
-            let is_one = state.segments.len() < 2 && is_done;
+            let is_whole = |own: &SegmentState| {
+                sized(own).dead == 0 && own.segment.entry.level > 0 && (merges > 1 || is_indexed(own))
+            };
+            let is_one = state.segments.len() < 2 && state.segments.iter().all(is_whole);
             (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
-        })? {}
+        })? {
+            merges += 1;
+        }
         Ok(())
     }
 
@@ -257,7 +268,7 @@ impl Slot {
     ) -> Result<()> {
         let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
         let sources: Vec<&Source> = chosen.iter().filter(|source| source.left.count() > 0).collect();
-        let making = self.making(shared, (number, level), self.spec.kind);
+        let making = self.making(shared, (number, level), self.spec.kind)?;
         let folder = folder_of(&shared.folder_of(self.id), number);
         let merged = match sources.is_empty() {
             true => None,
@@ -373,7 +384,7 @@ impl Slot {
     /// Makes centroids for points in memory where another segment is the largest now.
     fn renew_coarse(&self) {
         if let Some(live) = self.opened() {
-            let points = live.delta.state().memory_with(&self.spec, 0, 0);
+            let points = live.delta.state().memory_with(&self.spec, 0, PointBytes::default());
             live.delta.renew_coarse(|bytes| live.lock().resize(points + bytes));
         }
     }
@@ -461,17 +472,19 @@ impl New {
 
 /// Counts once the sealed points are in a segment in which so many are left.
 fn without_tail(state: &State, sealed: &State, left: u64) -> Manifest {
-    let (mut points, mut ids) = (0, 0);
+    let (mut points, mut bytes) = (0, PointBytes::default());
     let gone: std::collections::HashSet<&ExternalId> = sealed.died_until(state).collect();
-    for (id, _, _) in sealed.sealed_points() {
+    for (id, _, content) in sealed.sealed_points() {
         if !gone.contains(id) {
             points += 1;
-            ids += crate::collections::point::id_bytes(id) as u64;
+            bytes += PointBytes::of(id, content.payload.map(|json| &**json));
         }
     }
     debug_assert_eq!(points, left, "the segment has the points that are left");
     let now = state.manifest();
-    Manifest { tail_points: now.tail_points - points, id_bytes: now.id_bytes - ids, ..now }
+    let mut left = now.bytes;
+    left -= bytes;
+    Manifest { tail_points: now.tail_points - points, bytes: left, ..now }
 }
 
 /// Places in a merged segment of rows that died while it was made, ascending.

@@ -12,10 +12,10 @@ use super::jobs::Job;
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
 use crate::collections::delta::{Change, Reader, State};
 use crate::collections::error::{Error, Kind, Result};
-use crate::collections::point::{Manifest, Place, encode_point, id_bytes};
+use crate::collections::point::{Manifest, Place, PointBytes, encode_point};
 use crate::collections::work::{Deleted, Done, Upserted, Work};
 use crate::rows::{BATCH_BYTES_MAX, Batch, ExternalId, Outcome};
-use crate::segments::Layout;
+use crate::segments::{self, Layout};
 
 impl Slot {
     /// Makes a change, and returns when it is durable and can be found.
@@ -101,12 +101,14 @@ impl Slot {
                 turn.unknown = None;
                 turn.last = turn.last.max(after.seq);
                 // Fewer bytes than before are always given.
-                let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, 0));
+                let _ =
+                    live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
             }
             Outcome::NotWritten(_) | Outcome::NoRoom(_) => {
                 turn.unknown = None;
                 turn.given = before;
-                let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, 0));
+                let _ =
+                    live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
             }
             Outcome::Unknown { .. } => {}
         }
@@ -130,14 +132,16 @@ impl Slot {
         for (_, work) in resolved {
             for (at, id) in work.work.ids.iter().enumerate() {
                 match work.earlier.get(at).copied().flatten() {
-                    Some(Earlier::Tail(place)) => batch.remove(place.tail_key(self.id)),
+                    Some(Earlier::Tail(place, _)) => batch.remove(place.tail_key(self.id)),
                     Some(Earlier::Segment { number, ordinal, .. }) => {
                         batch.put_beside(Layout::death_key(self.id, number, ordinal), &[]);
                     }
                     None => {}
                 }
                 if !work.work.is_delete() {
-                    batch.put(work.place(at).tail_key(self.id), &encode_point(id, work.work.vector(at)));
+                    let payload = work.work.payload(at).map(|json| &**json);
+                    let value = encode_point(id, work.work.vector(at), payload);
+                    batch.put(work.place(at).tail_key(self.id), &value);
                 }
             }
         }
@@ -164,8 +168,8 @@ fn answer(waiting: &Waiting, done: Result<Done>) {
 /// Where the point of an id is that a change takes the place of.
 #[derive(Clone, Copy, Debug)]
 enum Earlier {
-    /// In the tail.
-    Tail(Place),
+    /// In the tail, with the bytes of its id and its payload.
+    Tail(Place, PointBytes),
     /// In a segment.
     Segment {
         /// Number of the segment.
@@ -174,7 +178,19 @@ enum Earlier {
         ordinal: u32,
         /// Its row.
         row: u32,
+        /// Number of the change that wrote it.
+        seq: u64,
     },
+}
+
+impl Earlier {
+    /// Number of the change that wrote the point.
+    fn seq(&self) -> u64 {
+        match self {
+            Earlier::Tail(place, _) => place.seq,
+            Earlier::Segment { seq, .. } => *seq,
+        }
+    }
 }
 
 /// A change of which it is known what it does.
@@ -198,9 +214,15 @@ impl<'a> Resolved<'a> {
             Some(Earlier::Segment { number, row, .. }) => Some(Change::Kill { segment: number, row }),
             _ => None,
         });
-        let own = work.ids.iter().enumerate().map(move |(at, id)| match work.is_delete() {
+        // A point that a delete leaves alone has no earlier place.
+        let changed = work.ids.iter().enumerate().zip(&self.earlier);
+        let changed = changed.filter(move |(_, earlier)| !work.is_delete() || earlier.is_some());
+        let own = changed.map(move |((at, id), _)| match work.is_delete() {
             true => Change::Remove(id),
-            false => Change::Put { id, place: Place { seq, ordinal: at as u32 }, vector: work.vector(at) },
+            false => {
+                let place = Place { seq, ordinal: at as u32 };
+                Change::Put { id, place, vector: work.vector(at), payload: work.payload(at) }
+            }
         });
         killed.collect::<Vec<_>>().into_iter().chain(own)
     }
@@ -223,9 +245,9 @@ struct Resolver<'a> {
     live: &'a Live,
     reader: Reader<'a>,
     changed: HashMap<&'a ExternalId, Option<Earlier>>,
-    /// Rows of the delta that the group adds, and bytes of their ids.
+    /// Rows of the delta that the group adds, and bytes of their ids and payloads.
     rows: u64,
-    ids: u64,
+    bytes: PointBytes,
     /// Sequence number of the newest change that is there.
     newest: u64,
     manifest: Manifest,
@@ -236,7 +258,8 @@ impl<'a> Resolver<'a> {
         let reader = live.delta.reader();
         let manifest = reader.state().manifest();
         let (newest, manifest) = (manifest.seq, Manifest { seq: given, ..manifest });
-        Resolver { shared, slot, live, reader, changed: HashMap::new(), rows: 0, ids: 0, newest, manifest }
+        let bytes = PointBytes::default();
+        Resolver { shared, slot, live, reader, changed: HashMap::new(), rows: 0, bytes, newest, manifest }
     }
 
     fn earlier(&self, id: &ExternalId) -> Result<Option<Earlier>> {
@@ -244,7 +267,7 @@ impl<'a> Resolver<'a> {
             return Ok(*changed);
         }
         match self.reader.place(id) {
-            Some(place) => Ok(Some(Earlier::Tail(place))),
+            Some((place, bytes)) => Ok(Some(Earlier::Tail(place, bytes))),
             None => in_segments(self.reader.state(), id),
         }
     }
@@ -254,14 +277,19 @@ impl<'a> Resolver<'a> {
     /// # Errors
     /// `Busy` when there is no room for its points; `Corrupt` and `Io` of segments. Then it does not count.
     fn resolve(&mut self, work: &'a Work) -> Result<Resolved<'a>> {
-        let earlier = work.ids.iter().map(|id| self.earlier(id)).collect::<Result<Vec<_>>>()?;
-        let (mut known, mut in_tail, mut tail_bytes, mut bytes) = (0, 0, 0, 0);
-        for (id, earlier) in work.ids.iter().zip(&earlier) {
-            bytes += id_bytes(id) as u64;
+        let earlier = work.ids.iter().enumerate().map(|(at, id)| {
+            let earlier = self.earlier(id)?;
+            Ok(earlier.filter(|earlier| work.admits(at, earlier.seq())))
+        });
+        let earlier = earlier.collect::<Result<Vec<_>>>()?;
+        let (mut known, mut in_tail) = (0, 0);
+        let (mut tail_bytes, mut bytes) = (PointBytes::default(), PointBytes::default());
+        for (at, earlier) in earlier.iter().enumerate() {
+            bytes += work.bytes_of(at);
             known += u64::from(earlier.is_some());
-            if let Some(Earlier::Tail(_)) = earlier {
+            if let Some(Earlier::Tail(_, own)) = earlier {
                 in_tail += 1;
-                tail_bytes += id_bytes(id) as u64;
+                tail_bytes += *own;
             }
         }
         let count = work.ids.len() as u64;
@@ -271,7 +299,7 @@ impl<'a> Resolver<'a> {
         }
         let manifest = &mut self.manifest;
         manifest.tail_points -= in_tail;
-        manifest.id_bytes -= tail_bytes;
+        manifest.bytes -= tail_bytes;
         if work.is_delete() {
             if known > 0 {
                 manifest.seq += 1;
@@ -279,26 +307,29 @@ impl<'a> Resolver<'a> {
                 self.newest = manifest.seq;
             }
             let seq = self.newest;
-            self.changed.extend(work.ids.iter().map(|id| (id, None)));
+            let gone = work.ids.iter().zip(&earlier).filter(|(_, earlier)| earlier.is_some());
+            self.changed.extend(gone.map(|(id, _)| (id, None)));
             let done = Done::Deleted(Deleted { seq, deleted: known, unknown: new });
             return Ok(Resolved { work, seq, earlier, done });
         }
         manifest.seq += 1;
         manifest.points += new;
         manifest.tail_points += count;
-        manifest.id_bytes += bytes;
+        manifest.bytes += bytes;
         let seq = manifest.seq;
         self.newest = seq;
         self.rows += count;
-        self.ids += bytes;
-        let places = work.ids.iter().zip(0..);
-        self.changed.extend(places.map(|(id, ordinal)| (id, Some(Earlier::Tail(Place { seq, ordinal })))));
+        self.bytes += bytes;
+        self.changed.extend(work.ids.iter().enumerate().map(|(at, id)| {
+            let place = Place { seq, ordinal: at as u32 };
+            (id, Some(Earlier::Tail(place, work.bytes_of(at))))
+        }));
         let done = Done::Upserted(Upserted { seq, new, replaced: known, repeated: work.repeated });
         Ok(Resolved { work, seq, earlier, done })
     }
 
     /// Checks that so many rows may come to others in memory, and reserves memory for them.
-    fn check_room(&mut self, rows: u64, (others, ids): (u64, u64)) -> Result<()> {
+    fn check_room(&mut self, rows: u64, (others, bytes): (u64, PointBytes)) -> Result<()> {
         let state = self.reader.state();
         // One change alone always has room.
         let rows_max = self.shared.options.full_rows();
@@ -308,7 +339,9 @@ impl<'a> Resolver<'a> {
                  {rows_max} may; try again in a second"
             )));
         }
-        let bytes = state.memory_with(&self.slot.spec, self.rows + rows, self.ids + ids);
+        let mut all = self.bytes;
+        all += bytes;
+        let bytes = state.memory_with(&self.slot.spec, self.rows + rows, all);
         loop {
             let resized = self.live.lock().resize(bytes);
             match resized {
@@ -328,7 +361,8 @@ fn in_segments(state: &State, id: &ExternalId) -> Result<Option<Earlier>> {
         let place = own.segment.find(id)?.filter(|place| own.left.rows().has(place.row));
         if let Some(place) = place {
             let number = own.segment.entry.number;
-            return Ok(Some(Earlier::Segment { number, ordinal: place.ordinal, row: place.row }));
+            let segments::Place { ordinal, row, seq } = place;
+            return Ok(Some(Earlier::Segment { number, ordinal, row, seq }));
         }
     }
     Ok(None)

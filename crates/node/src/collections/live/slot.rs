@@ -13,6 +13,7 @@ use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
 use crate::collections::options::SegmentOptions;
+use crate::collections::sieves::Sieves;
 use crate::collections::spec::Spec;
 use crate::collections::work::{Done, Work};
 use crate::rows::Rows;
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) own: Weak<Shared>,
     pub(crate) rows: Rows,
     pub(crate) memory: Arc<Memory>,
+    /// Rows of segments that match filters.
+    pub(crate) sieves: Sieves,
     pub(crate) options: SegmentOptions,
     /// Folder with a folder for each collection.
     pub(crate) folder: PathBuf,

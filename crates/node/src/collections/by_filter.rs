@@ -1,0 +1,149 @@
+//! Points that match a filter: counted, read and deleted.
+
+use std::sync::Arc;
+
+use stratann_payload::Predicate;
+use stratann_payload::index::Unindexed;
+
+use super::collection::{Collection, LIMIT_MAX, PAGE_BYTES_MAX, Page, check_limit};
+use super::delta::State;
+use super::error::{Error, Result};
+use super::parts;
+use super::sieves::{FilterStats, Filtered};
+use super::work::{Done, Work, check_id};
+use crate::rows::ExternalId;
+
+/// Most points that one change of a delete by a filter removes.
+const DELETED_AT_ONCE: usize = 4096;
+
+/// How many points match a filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Sequence number of the newest change that is counted.
+    pub seq: u64,
+    /// Points that match.
+    pub points: u64,
+    /// Conditions for which payloads were read, for want of an index.
+    pub unindexed: Vec<Unindexed>,
+    /// What that cost.
+    pub filter: FilterStats,
+}
+
+/// What was done with the points that matched a filter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeletedMatching {
+    /// Sequence number of the last change; the newest one where no point matched.
+    pub seq: u64,
+    /// Points that are gone.
+    pub deleted: u64,
+    /// Points that matched and were changed or deleted by others before they could be deleted. Changed ones are there.
+    pub changed: u64,
+    /// Changes that were made, one after another.
+    pub changes: u64,
+    /// Conditions for which payloads were read, for want of an index.
+    pub unindexed: Vec<Unindexed>,
+}
+
+impl Collection {
+    /// Evaluates a filter on a state.
+    pub(super) fn filtered(&self, state: &State, filter: &Arc<Predicate>) -> Result<Filtered> {
+        Filtered::new(&self.shared.sieves, self.slot.id, state, filter)
+    }
+
+    /// Number of points that match.
+    ///
+    /// # Errors
+    /// As [`Collection::count`].
+    pub fn count_matching(&self, filter: &Arc<Predicate>) -> Result<Counted> {
+        let state = self.live()?.delta.state();
+        let counted = self.filtered(&state, filter).and_then(|mut filtered| {
+            let points = state.count_matching(&mut filtered.matches);
+            filtered.matches.check()?;
+            let stats = filtered.stats();
+            let unindexed = filtered.unindexed.into_iter().collect();
+            Ok(Counted { seq: state.seq, points: points + stats.rows, unindexed, filter: stats })
+        });
+        counted.map_err(|e| e.of_collection(self.name()))
+    }
+
+    /// As [`Collection::scroll`], of the points that match.
+    ///
+    /// # Errors
+    /// As [`Collection::scroll`].
+    pub fn scroll_matching(
+        &self,
+        after: Option<&ExternalId>,
+        limit: usize,
+        filter: &Arc<Predicate>,
+    ) -> Result<Page> {
+        let checked = check_limit(limit, LIMIT_MAX, "points").and_then(|()| after.map_or(Ok(()), check_id));
+        checked.map_err(|e| e.of_collection(self.name()))?;
+        let most = (limit.min(self.page_points()), PAGE_BYTES_MAX);
+        let state = self.live()?.delta.state();
+        let page = self.filtered(&state, filter).and_then(|mut filtered| {
+            let points = state.points_matching(&mut filtered.matches, after, most);
+            filtered.matches.check()?;
+            let (points, has_more) = parts::with_segments(&filtered.segments, points, after, most)?;
+            Ok(Page::new((points, state.seq), has_more, filtered.unindexed.into_iter().collect()))
+        });
+        page.map_err(|e| e.of_collection(self.name()))
+    }
+
+    /// Deletes the points that match now, in several changes where they are many. A point that others change meanwhile
+    /// stays.
+    ///
+    /// # Errors
+    /// As [`Collection::delete`]. Earlier changes stay.
+    pub fn delete_matching(&self, filter: &Arc<Predicate>) -> Result<DeletedMatching> {
+        let state = self.live()?.delta.state();
+        let found = self.filtered(&state, filter).map_err(|e| e.of_collection(self.name()))?;
+        let mut done = DeletedMatching { seq: state.seq, ..DeletedMatching::default() };
+        done.unindexed = found.unindexed.iter().cloned().collect();
+        self.each_matching(&state, found, DELETED_AT_ONCE, &mut |points| {
+            let (ids, seqs) = points.into_iter().unzip();
+            let work = Work::delete_unchanged(ids, seqs)?;
+            match self.slot.change(&self.shared, work)? {
+                Done::Deleted(own) => {
+                    done.seq = own.seq;
+                    done.deleted += own.deleted;
+                    done.changed += own.unknown;
+                    done.changes += u64::from(own.deleted > 0);
+                    Ok(())
+                }
+                Done::Upserted(_) => Err(Error::corrupt("a delete got the reply of an upsert")),
+            }
+        })?;
+        Ok(done)
+    }
+
+    /// Passes the ids of all points that match, with the numbers of their changes, some at a time.
+    fn each_matching(
+        &self,
+        state: &State,
+        mut found: Filtered,
+        at_once: usize,
+        take: &mut dyn FnMut(Vec<(ExternalId, u64)>) -> Result<()>,
+    ) -> Result<()> {
+        let mut waiting = state.ids_matching(&mut found.matches);
+        found.matches.check().map_err(|e| e.of_collection(self.name()))?;
+        // Changes are made in the order of ids.
+        waiting.sort_unstable();
+        while waiting.len() >= at_once {
+            let rest = waiting.split_off(at_once);
+            take(std::mem::replace(&mut waiting, rest))?;
+        }
+        for own in &found.segments {
+            let damaged = |e: stratann_storage::Error| Error::from(e).of_collection(self.name());
+            for next in own.segment.behind(None).map_err(damaged)? {
+                let (id, place) = next.map_err(damaged)?;
+                if own.left.rows().has(place.row) {
+                    waiting.push((id, place.seq));
+                }
+                if waiting.len() >= at_once {
+                    take(std::mem::take(&mut waiting))?;
+                }
+            }
+        }
+        if waiting.is_empty() { Ok(()) } else { take(waiting) }
+    }
+}

@@ -1,0 +1,263 @@
+//! Rows of segments that match filters, and a cache of them.
+//!
+//! A sieve of a filter has the rows of a segment that match, dead ones included; segments never change, so it stays
+//! right. What is left of it in a state is kept, too, with the plans of searches among these rows.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stratann_core::sieve::Sieve;
+use stratann_engine::index::LeftRows;
+use stratann_payload::Predicate;
+use stratann_payload::index::{Unindexed, sieve_of};
+use stratann_storage::ledger::{Part, Reservation};
+
+use super::budget::Memory;
+use super::delta::{Matches, SegmentState, State};
+use super::error::{Error, Result};
+
+/// Most bytes of sieves that are kept.
+const BYTES_MAX: u64 = 64 << 20;
+/// Part of the memory of segments that sieves may have.
+const PART_OF_SEGMENTS: u64 = 16;
+/// Most sieves that are kept: each is looked at by every search with a filter.
+const SIEVES_MAX: usize = 1024;
+/// Bytes of a sieve besides its rows and its predicate.
+const FIXED_BYTES: u64 = 256;
+
+/// What a filter cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilterStats {
+    /// Points in segments that match.
+    pub rows: u64,
+    /// Segments whose matching rows were known from an earlier search.
+    pub cached: u64,
+    /// Segments whose matching rows were found out.
+    pub evaluated: u64,
+    /// Payloads that were read to decide, in segments and in memory.
+    pub payloads: u64,
+}
+
+/// The rows of a segment that match.
+struct Matching {
+    rows: Arc<Sieve>,
+    unindexed: BTreeSet<Unindexed>,
+    /// What was left of the segment at the last search, and of it the rows that match.
+    last: Mutex<Option<(Arc<Sieve>, LeftRows)>>,
+}
+
+/// What a sieve is of.
+#[derive(Clone, Debug, PartialEq)]
+struct SieveKey {
+    collection: u64,
+    segment: u64,
+    predicate: Arc<Predicate>,
+}
+
+struct Entry {
+    key: SieveKey,
+    matching: Arc<Matching>,
+    bytes: u64,
+    used: u64,
+}
+
+#[derive(Default)]
+struct Kept {
+    entries: Vec<Entry>,
+    uses: u64,
+    bytes: u64,
+    reserved: Option<Reservation>,
+}
+
+/// The cache of all collections of a node. The sieve that was used least recently makes room.
+pub(super) struct Sieves {
+    memory: Arc<Memory>,
+    bytes_max: u64,
+    kept: Mutex<Kept>,
+}
+
+impl Matching {
+    /// Its rows among those that are left.
+    fn among(&self, left: &LeftRows) -> LeftRows {
+        let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((of, rows)) = last.as_ref()
+            && Arc::ptr_eq(of, left.rows())
+        {
+            return rows.clone();
+        }
+        let rows = LeftRows::new(self.rows.intersection(left.rows()));
+        *last = Some((left.rows().clone(), rows.clone()));
+        rows
+    }
+
+    /// Memory, bytes, with the rows of the last search.
+    fn bytes(&self) -> u64 {
+        2 * self.rows.bytes() as u64 + FIXED_BYTES
+    }
+}
+
+impl Sieves {
+    pub(super) fn new(memory: &Arc<Memory>) -> Sieves {
+        let bytes_max = BYTES_MAX.min(memory.ledger().most(Part::Segments) / PART_OF_SEGMENTS);
+        Sieves { memory: memory.clone(), bytes_max, kept: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Bytes of the sieves that are kept.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    fn get(&self, key: &SieveKey) -> Option<Arc<Matching>> {
+        let mut kept = self.lock();
+        kept.uses += 1;
+        let uses = kept.uses;
+        let hash = key.predicate.key();
+        let own = kept.entries.iter_mut().find(|own| own.key.predicate.key() == hash && own.key == *key)?;
+        own.used = uses;
+        Some(own.matching.clone())
+    }
+
+    /// Keeps a sieve where there is room for it.
+    fn keep(&self, key: SieveKey, matching: Arc<Matching>) {
+        let bytes = matching.bytes() + key.predicate.bytes() as u64;
+        let mut kept = self.lock();
+        if bytes > self.bytes_max || kept.entries.iter().any(|own| own.key == key) {
+            return;
+        }
+        while kept.bytes + bytes > self.bytes_max || kept.entries.len() >= SIEVES_MAX {
+            let oldest = (0..kept.entries.len()).min_by_key(|&at| kept.entries[at].used);
+            let Some(oldest) = oldest else { break };
+            let gone = kept.entries.swap_remove(oldest);
+            kept.bytes -= gone.bytes;
+        }
+        let all = kept.bytes + bytes;
+        if kept.reserve(&self.memory, all) {
+            kept.bytes = all;
+            let used = kept.uses;
+            kept.entries.push(Entry { key, matching, bytes, used });
+        }
+    }
+
+    /// The rows of a segment that match, and how many payloads were read for that; `None` of a kept sieve.
+    fn matching(&self, own: &SegmentState, key: SieveKey) -> Result<(Arc<Matching>, Option<u64>)> {
+        if let Some(known) = self.get(&key) {
+            return Ok((known, None));
+        }
+        let (found, reads) = own.segment.matching(&key.predicate)?;
+        let rows = sieve_of(found.rows, &found.sure)
+            .ok_or_else(|| Error::corrupt("an index of payloads has a row beyond its segment"))?;
+        let (rows, last) = (Arc::new(rows), Mutex::default());
+        let matching = Arc::new(Matching { rows, unindexed: found.unindexed, last });
+        self.keep(key, matching.clone());
+        Ok((matching, Some(reads)))
+    }
+}
+
+impl Kept {
+    /// Has so many bytes reserved; false where there is no room for them.
+    fn reserve(&mut self, memory: &Memory, bytes: u64) -> bool {
+        match &mut self.reserved {
+            Some(own) if own.bytes() >= bytes => {
+                own.shrink_to(bytes);
+                true
+            }
+            Some(own) => own.grow(bytes - own.bytes()),
+            none => {
+                *none = memory.ledger().reserve(Part::Segments, bytes);
+                none.is_some()
+            }
+        }
+    }
+}
+
+/// A state as a filter leaves it.
+pub(super) struct Filtered {
+    /// Segments in which some point matches, with the rows that are left and match.
+    pub(super) segments: Vec<SegmentState>,
+    /// Points in memory that match.
+    pub(super) matches: Matches,
+    /// Conditions for which payloads are read, for want of an index.
+    pub(super) unindexed: BTreeSet<Unindexed>,
+    stats: FilterStats,
+}
+
+impl Filtered {
+    /// Evaluates a filter on the segments of a state.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io` of a segment.
+    pub(super) fn new(
+        sieves: &Sieves,
+        collection: u64,
+        state: &State,
+        predicate: &Arc<Predicate>,
+    ) -> Result<Filtered> {
+        let matches = state.matches(predicate);
+        let (segments, unindexed, stats) = (Vec::new(), BTreeSet::new(), FilterStats::default());
+        let mut filtered = Filtered { segments, matches, unindexed, stats };
+        for own in state.segments.iter().filter(|own| own.left.rows().count() > 0) {
+            let segment = own.segment.entry.number;
+            let key = SieveKey { collection, segment, predicate: predicate.clone() };
+            let (matching, reads) = sieves.matching(own, key)?;
+            let stats = &mut filtered.stats;
+            match reads {
+                None => stats.cached += 1,
+                Some(reads) => {
+                    stats.evaluated += 1;
+                    stats.payloads += reads;
+                }
+            }
+            filtered.unindexed.extend(matching.unindexed.iter().cloned());
+            let left = matching.among(&own.left);
+            stats.rows += u64::from(left.rows().count());
+            if left.rows().count() > 0 {
+                filtered.segments.push(SegmentState { segment: own.segment.clone(), left });
+            }
+        }
+        Ok(filtered)
+    }
+
+    /// What it cost so far.
+    pub(super) fn stats(&self) -> FilterStats {
+        FilterStats { payloads: self.stats.payloads + self.matches.reads(), ..self.stats }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stratann_payload::Filter;
+    use stratann_storage::ledger::Ledger;
+
+    use super::*;
+
+    #[test]
+    fn sieves_are_kept_within_their_part_of_the_memory() {
+        let memory = Memory::new(Ledger::new(Some(160_000)), &[]).unwrap();
+        let sieves = Sieves::new(&memory);
+        assert_eq!(sieves.bytes_max, 10_000);
+        let key = |number: u64| {
+            let text = format!("n = {}", number % 2);
+            let predicate = Arc::new(Filter::from_where(&text).unwrap().compile());
+            SieveKey { collection: 1, segment: number, predicate }
+        };
+        let rows = Arc::new(Sieve::from_sorted(1000, &[1, 500]).unwrap());
+        for number in 0..100 {
+            let matching =
+                Matching { rows: rows.clone(), unindexed: BTreeSet::new(), last: Mutex::default() };
+            sieves.keep(key(number), Arc::new(matching));
+            assert!(sieves.get(&key(number)).is_some() && sieves.get(&key(1)).is_some() == (number > 0));
+            assert!(sieves.bytes() <= 10_000 && memory.used(Part::Segments) >= sieves.bytes());
+        }
+        assert!(sieves.get(&key(2)).is_none() && sieves.get(&key(98)).is_some());
+        assert!(sieves.get(&SieveKey { predicate: key(1).predicate, ..key(98) }).is_none());
+        let (one, all) = (Sieve::all(1000).without(&[1]), sieves.get(&key(99)).unwrap());
+        let left = LeftRows::new(one);
+        assert_eq!(all.among(&left).rows().iter().collect::<Vec<_>>(), [500]);
+        assert!(Arc::ptr_eq(all.among(&left).rows(), all.among(&left).rows()));
+    }
+}
