@@ -2,6 +2,7 @@
 
 mod jobs;
 pub(super) mod opening;
+mod payloads;
 mod publish;
 mod schema;
 mod sequencer;
