@@ -8,10 +8,11 @@ use std::sync::Arc;
 use common::Noise;
 use common::points::{SMALL, filled, number, open};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Collection, Node, SearchOptions, Spec};
+use stratann_node::collections::{Chosen, Collection, Node, SearchOptions, Spec};
 use stratann_node::rows::ExternalId;
 use stratann_params::IndexKind;
 use stratann_payload::filter::random::Random;
+use stratann_payload::value::Update;
 use stratann_payload::{
     Filter, IdValue, IndexKind as FieldKind, Path, Payload, PointFacts, Predicate, Schema,
 };
@@ -99,6 +100,36 @@ fn change(points: &Collection, twin: &mut Twin, (random, noise): (&mut Random, &
     twin.extend(ids.into_iter().zip(values.into_iter().zip(payloads)));
 }
 
+/// Changes the payloads of some points, by ids or by a filter.
+fn change_payloads(points: &Collection, twin: &mut Twin, (random, noise): (&mut Random, &mut Noise)) {
+    let key = Path::parse(["a", "a.x", "b[0]", "c.y", "a[].x"][noise.below(5) as usize]).unwrap();
+    let update = match noise.below(5) {
+        0 => Update::Overwrite(random.payload()),
+        1 => Update::DeleteKeys(vec![key]),
+        2 => Update::Clear,
+        3 => Update::Set { payload: random.payload(), key: Some(key) },
+        _ => Update::Set { payload: random.payload(), key: None },
+    };
+    let (ids, filter) = if noise.below(3) == 0 {
+        let filter = random.filter();
+        let ids = matching(twin, &filter).iter().map(|(id, _)| (*id).clone()).collect();
+        (ids, Some(Arc::new(filter.compile())))
+    } else {
+        let ids: Vec<ExternalId> = (0..1 + noise.below(20)).map(|_| external(&random.id())).collect();
+        (ids, None)
+    };
+    let known = ids.iter().filter(|id| twin.contains_key(id)).collect::<std::collections::BTreeSet<_>>();
+    let done = match &filter {
+        Some(filter) => points.change_payload(Chosen::Matching(filter), update.clone()),
+        None => points.change_payload(Chosen::Ids(&ids), update.clone()),
+    };
+    let done = done.unwrap();
+    assert_eq!(done.changed + done.unchanged, known.len() as u64);
+    for id in known {
+        twin.get_mut(id).unwrap().1.update(&update).unwrap();
+    }
+}
+
 fn twin_of(seed: u64, filters: u64) {
     let place = tempfile::tempdir().unwrap();
     let node = open(place.path()).unwrap();
@@ -116,6 +147,7 @@ fn twin_of(seed: u64, filters: u64) {
                 assert_eq!((done.deleted, done.changed), (expected.len() as u64, 0), "{filter:?}");
                 expected.iter().for_each(|id| _ = twin.remove(id));
             }
+            4..=6 => change_payloads(&points, &mut twin, (&mut random, &mut noise)),
             _ => change(&points, &mut twin, (&mut random, &mut noise)),
         }
         compare(&points, &twin, &random.filter());

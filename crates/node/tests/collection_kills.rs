@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use common::points::{Model, SMALL, filled, number, open, open_busy};
 use common::{Noise, Notes, job, job_command, notes, setting};
-use stratann_node::collections::{Collection, Node};
+use stratann_node::collections::{Chosen, Collection, Error, Node};
 use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key};
+use stratann_payload::Payload;
+use stratann_payload::value::Update;
 use stratann_storage::Quiet;
 
 /// Ids of the collection `mixed`.
@@ -19,14 +21,41 @@ const OWN_IDS: u64 = 20;
 /// Points of a collection that comes and goes.
 const FLEETING: u64 = 30;
 
-/// Ids and vectors of a change of `mixed`; without vectors it deletes.
-fn change(number_of: u64) -> (Vec<ExternalId>, Option<Vec<u8>>) {
+/// What a change of `mixed` does.
+enum Doing {
+    /// Vectors, and a payload of all.
+    Upsert(Vec<u8>, Option<Vec<u8>>),
+    Delete,
+    Payload(Update),
+}
+
+/// Ids of a change of `mixed`.
+fn change(number_of: u64) -> (Vec<ExternalId>, Doing) {
     let mut noise = Noise(number_of);
     let count = 1 + noise.below(12);
     let ids: Vec<_> = (0..count).map(|_| number(noise.below(IDS))).collect();
-    let vectors =
-        (!number_of.is_multiple_of(3)).then(|| (0..count).flat_map(|_| filled(noise.below(9))).collect());
-    (ids, vectors)
+    let json = format!(r#"{{"n":{}}}"#, noise.below(5)).into_bytes();
+    let doing = match number_of % 6 {
+        0 => Doing::Delete,
+        3 => Doing::Payload(Update::Set { payload: Payload::parse(&json).unwrap(), key: None }),
+        of => {
+            Doing::Upsert((0..count).flat_map(|_| filled(noise.below(9))).collect(), (of < 3).then_some(json))
+        }
+    };
+    (ids, doing)
+}
+
+fn make(points: &Collection, number_of: u64) -> Result<u64, Error> {
+    match change(number_of) {
+        (ids, Doing::Upsert(vectors, json)) => {
+            let payloads = vec![json.as_deref(); ids.len()];
+            points.upsert_points(&ids, &vectors, &payloads).map(|done| done.seq)
+        }
+        (ids, Doing::Delete) => points.delete(&ids).map(|done| done.seq),
+        (ids, Doing::Payload(update)) => {
+            points.change_payload(Chosen::Ids(&ids), update).map(|done| done.seq)
+        }
+    }
 }
 
 /// The model after changes, one after another.
@@ -38,11 +67,14 @@ struct History {
 
 impl History {
     fn advance(&mut self) {
-        let (ids, vectors) = change(self.changes);
+        let (ids, doing) = change(self.changes);
         let seq = self.model.seq + 1;
-        match vectors {
-            Some(vectors) => _ = self.model.upsert(seq, &ids, &vectors),
-            None => _ = self.model.delete(seq, &ids),
+        match doing {
+            Doing::Upsert(vectors, json) => {
+                _ = self.model.upsert_points(seq, &ids, &vectors, &vec![json; ids.len()]);
+            }
+            Doing::Delete => _ = self.model.delete(seq, &ids),
+            Doing::Payload(update) => _ = self.model.change_payload(seq, &ids, &update),
         }
         self.changes += 1;
     }
@@ -98,11 +130,7 @@ fn write_mixed(mixed: &Collection, notes: &mut Notes) {
     let mut history = History::default();
     history.advance_to(mixed.seq().unwrap());
     loop {
-        let (ids, vectors) = change(history.changes);
-        let seq = match vectors {
-            Some(vectors) => mixed.upsert(&ids, &vectors).unwrap().seq,
-            None => mixed.delete(&ids).unwrap().seq,
-        };
+        let seq = make(mixed, history.changes).unwrap();
         history.advance();
         assert_eq!(seq, history.model.seq);
         notes.write(&format!("mixed {seq}"));

@@ -6,14 +6,18 @@ use proptest::prelude::*;
 
 use common::points::{Model, components, open};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Spec, Upserted};
+use stratann_node::collections::{Chosen, Spec, Upserted};
 use stratann_node::rows::ExternalId;
+use stratann_payload::value::Update;
+use stratann_payload::{Path, Payload};
 use stratann_storage::Quiet;
 
 #[derive(Clone, Debug)]
 enum Step {
     Upsert(Vec<(u8, [u8; 3], Option<u8>)>),
     Delete(Vec<u8>),
+    /// Sets a number, or removes it.
+    Payload(Vec<u8>, Option<u8>),
     Search(Vec<[u8; 3]>, usize),
     Scroll(u8, usize),
     CloseIdle,
@@ -38,6 +42,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => points.prop_map(Step::Upsert),
         3 => prop::collection::vec(ids.clone(), 1..12).prop_map(Step::Delete),
+        3 => (prop::collection::vec(ids.clone(), 1..12), prop::option::of(0_u8..20))
+            .prop_map(|(ids, number)| Step::Payload(ids, number)),
         4 => (prop::collection::vec(vector, 1..4), 1_usize..40).prop_map(|(queries, k)| Step::Search(queries, k)),
         1 => (ids, 1_usize..9).prop_map(|(after, limit)| Step::Scroll(after, limit)),
         1 => Just(Step::CloseIdle),
@@ -91,6 +97,19 @@ fn check(spec: Spec, steps: Vec<Step>) {
                 ids.dedup();
                 assert_eq!((done.seq, done.deleted), (model.seq, deleted));
                 assert_eq!(done.unknown, ids.len() as u64 - deleted);
+            }
+            Step::Payload(numbers, number) => {
+                let ids: Vec<_> = numbers.into_iter().map(id).collect();
+                let update = match number {
+                    Some(number) => Update::Set {
+                        payload: Payload::parse(format!(r#"{{"n":{number}}}"#).as_bytes()).unwrap(),
+                        key: None,
+                    },
+                    None => Update::DeleteKeys(vec![Path::parse("n").unwrap()]),
+                };
+                let changed = model.change_payload(model.seq + 1, &ids, &update);
+                let done = collection.change_payload(Chosen::Ids(&ids), update).unwrap();
+                assert_eq!((done.seq, done.changed), (model.seq, changed));
             }
             Step::Search(queries, k) => {
                 let queries: Vec<u8> = queries.into_iter().flat_map(|values| vector(&spec, values)).collect();

@@ -2,19 +2,32 @@
 
 use std::sync::Arc;
 
-use stratann_payload::Predicate;
 use stratann_payload::index::Unindexed;
+use stratann_payload::value::Update;
+use stratann_payload::{Path, Payload, Predicate};
 
 use super::collection::{Collection, LIMIT_MAX, PAGE_BYTES_MAX, Page, check_limit};
 use super::delta::State;
 use super::error::{Error, Result};
 use super::parts;
 use super::sieves::{FilterStats, Filtered};
-use super::work::{Done, Work, check_id};
+use super::work::{Done, PayloadChanged, Work, check_id};
 use crate::rows::ExternalId;
 
 /// Most points that one change of a delete by a filter removes.
 const DELETED_AT_ONCE: usize = 4096;
+
+/// Most points whose payloads one change by a filter changes.
+const CHANGED_AT_ONCE: usize = 1024;
+
+/// Points whose payloads are changed.
+#[derive(Clone, Copy, Debug)]
+pub enum Chosen<'a> {
+    /// Those of these ids.
+    Ids(&'a [ExternalId]),
+    /// Those that match.
+    Matching(&'a Arc<Predicate>),
+}
 
 /// How many points match a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,10 +123,100 @@ impl Collection {
                     done.changes += u64::from(own.deleted > 0);
                     Ok(())
                 }
-                Done::Upserted(_) => Err(Error::corrupt("a delete got the reply of an upsert")),
+                other => Err(other.of_another()),
             }
         })?;
         Ok(done)
+    }
+
+    /// Changes payloads of points: those of ids all at once or not at all; those that match a filter now in several
+    /// changes where they are many, without points that others change meanwhile. No vector is written of a point in a
+    /// segment.
+    ///
+    /// # Errors
+    /// As [`Collection::upsert`]; `BadInput` for a payload that would be beyond its limits, which names its point.
+    pub fn change_payload(&self, chosen: Chosen<'_>, update: Update) -> Result<PayloadChanged> {
+        let update = Arc::new(update);
+        match chosen {
+            Chosen::Ids(ids) => {
+                let work = Work::update(ids, &update).map_err(|e| e.of_collection(self.name()))?;
+                match self.slot.change(&self.shared, work)? {
+                    Done::Payload(done) => Ok(done),
+                    other => Err(other.of_another().of_collection(self.name())),
+                }
+            }
+            Chosen::Matching(filter) => {
+                let state = self.live()?.delta.state();
+                let found = self.filtered(&state, filter).map_err(|e| e.of_collection(self.name()))?;
+                let mut sum = PayloadChanged { seq: state.seq, ..PayloadChanged::default() };
+                self.each_matching(&state, found, CHANGED_AT_ONCE, &mut |points| {
+                    self.change_some(points, &update, &mut sum)
+                })?;
+                Ok(sum)
+            }
+        }
+    }
+
+    /// Changes payloads in one change, or in several where they are large.
+    fn change_some(
+        &self,
+        points: Vec<(ExternalId, u64)>,
+        update: &Arc<Update>,
+        sum: &mut PayloadChanged,
+    ) -> Result<()> {
+        let mut waiting = vec![points];
+        while let Some(mut points) = waiting.pop() {
+            let (ids, seqs) = points.iter().cloned().unzip();
+            let work = Work::update_unchanged(ids, seqs, update)?;
+            match self.slot.change(&self.shared, work)? {
+                Done::Payload(done) => {
+                    sum.seq = done.seq;
+                    sum.changed += done.changed;
+                    sum.unchanged += done.unchanged;
+                    sum.unknown += done.unknown;
+                    sum.changes += done.changes;
+                }
+                Done::TooLarge(_) if points.len() > 1 => {
+                    let rest = points.split_off(points.len() / 2);
+                    waiting.extend([rest, points]);
+                }
+                other => return Err(other.of_another().of_collection(self.name())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets fields of payloads, at the top or in the objects that a path reaches; other fields stay.
+    ///
+    /// # Errors
+    /// As [`Collection::change_payload`]; `BadInput` for bytes that are no JSON object.
+    pub fn set_payload(&self, chosen: Chosen<'_>, json: &[u8], key: Option<&Path>) -> Result<PayloadChanged> {
+        let payload = Payload::parse(json)?;
+        self.change_payload(chosen, Update::Set { payload, key: key.cloned() })
+    }
+
+    /// Puts a payload in place of earlier ones.
+    ///
+    /// # Errors
+    /// As [`Collection::set_payload`].
+    pub fn overwrite_payload(&self, chosen: Chosen<'_>, json: &[u8]) -> Result<PayloadChanged> {
+        self.change_payload(chosen, Update::Overwrite(Payload::parse(json)?))
+    }
+
+    /// Removes what these paths reach.
+    ///
+    /// # Errors
+    /// As [`Collection::change_payload`].
+    pub fn delete_payload_keys(&self, chosen: Chosen<'_>, keys: &[Path]) -> Result<PayloadChanged> {
+        self.change_payload(chosen, Update::DeleteKeys(keys.to_vec()))
+    }
+
+    /// Removes payloads.
+    ///
+    /// # Errors
+    /// As [`Collection::change_payload`].
+    pub fn clear_payload(&self, chosen: Chosen<'_>) -> Result<PayloadChanged> {
+        self.change_payload(chosen, Update::Clear)
     }
 
     /// Passes the ids of all points that match, with the numbers of their changes, some at a time.
@@ -137,7 +240,7 @@ impl Collection {
             for next in own.segment.behind(None).map_err(damaged)? {
                 let (id, place) = next.map_err(damaged)?;
                 if own.left.rows().has(place.row) {
-                    waiting.push((id, place.seq));
+                    waiting.push((id, own.seq_of(&place)));
                 }
                 if waiting.len() >= at_once {
                     take(std::mem::take(&mut waiting))?;

@@ -163,7 +163,7 @@ impl Collection {
         let work = work.map_err(|e| e.of_collection(self.name()))?;
         match self.slot.change(&self.shared, work)? {
             Done::Upserted(done) => Ok(done),
-            Done::Deleted(_) => Err(Error::corrupt("an upsert got the reply of a delete")),
+            other => Err(other.of_another()),
         }
     }
 
@@ -175,7 +175,7 @@ impl Collection {
         let work = Work::delete(ids).map_err(|e| e.of_collection(self.name()))?;
         match self.slot.change(&self.shared, work)? {
             Done::Deleted(done) => Ok(done),
-            Done::Upserted(_) => Err(Error::corrupt("a delete got the reply of an upsert")),
+            other => Err(other.of_another()),
         }
     }
 

@@ -23,7 +23,7 @@ mod spec;
 mod verify;
 mod work;
 
-pub use by_filter::{Counted, DeletedMatching};
+pub use by_filter::{Chosen, Counted, DeletedMatching};
 pub use collection::{Collection, Facts, Found, LIMIT_MAX, Page, SegmentFacts};
 pub use delta::{DeltaStats, Hit, Point};
 pub use error::{Error, Kind, Result};
@@ -33,4 +33,4 @@ pub use options::{SearchOptions, SegmentOptions};
 pub use sieves::FilterStats;
 pub use spec::{DIM_MAX, NAME_BYTES_MAX, Spec};
 pub use verify::Verified;
-pub use work::{Deleted, Upserted};
+pub use work::{Deleted, PayloadChanged, Upserted};

@@ -240,18 +240,13 @@ fn join<'a>(own: &'a SegmentState, answers: &Answers, k: usize, all: &mut Search
 /// # Errors
 /// `Corrupt` and `Io` of a segment.
 pub(super) fn point_in_segments(state: &State, id: &ExternalId) -> Result<Option<Point>> {
-    for own in &state.segments {
-        let place = own.segment.find(id)?.filter(|place| own.left.rows().has(place.row));
-        if let Some(place) = place {
-            return Ok(Some(point_at(own, id.clone(), place)?));
-        }
-    }
-    Ok(None)
+    let found = state.place_in_segments(id)?;
+    found.map(|(own, place)| point_at(own, id.clone(), place)).transpose()
 }
 
 fn point_at(own: &SegmentState, id: ExternalId, place: Place) -> Result<Point> {
-    let (vector, payload) = (own.segment.vector(place)?, own.segment.payload(place.row)?);
-    Ok(Point { id, seq: place.seq, vector, payload })
+    let (vector, payload) = (own.segment.vector(place)?, own.payload(place.row)?);
+    Ok(Point { id, seq: own.seq_of(&place), vector, payload })
 }
 
 /// Points in memory, which are in the order of ids and behind `after`, together with those in segments: the first

@@ -48,11 +48,14 @@ struct Tally {
     refused: u64,
 }
 
+/// Number of the change that wrote a point, its vector and its payload.
+type Known = (u64, Vec<u8>, Option<Vec<u8>>);
+
 /// A collection, its model, and the disk below.
 struct World {
     folder: tempfile::TempDir,
     node: Option<Node>,
-    model: BTreeMap<ExternalId, (u64, Vec<u8>)>,
+    model: BTreeMap<ExternalId, Known>,
     seq: u64,
     noise: Noise,
     tally: Tally,
@@ -101,11 +104,18 @@ impl World {
         ids.sort();
         ids.dedup();
         let vectors: Vec<u8> = ids.iter().flat_map(|_| [self.noise.below(9) as u8, 1]).collect();
-        let is_delete = self.noise.below(4) == 0;
+        let what = self.noise.below(6);
+        let json =
+            (self.noise.below(3) > 0).then(|| format!(r#"{{"n":{}}}"#, self.noise.below(4)).into_bytes());
+        let payloads = vec![json.as_deref(); ids.len()];
         let points = self.points();
-        let done = match is_delete {
-            true => points.delete(&ids).map(|done| done.seq),
-            false => points.upsert(&ids, &vectors).map(|done| done.seq),
+        let done = match what {
+            0 => points.delete(&ids).map(|done| done.seq),
+            1 | 2 => {
+                let json = json.as_deref().unwrap_or(b"{}");
+                points.overwrite_payload(Chosen::Ids(&ids), json).map(|done| done.seq)
+            }
+            _ => points.upsert_points(&ids, &vectors, &payloads).map(|done| done.seq),
         };
         self.tally.changes += 1;
         let seq = match done {
@@ -119,9 +129,13 @@ impl World {
         let Some(seq) = seq else { return };
         self.seq = self.seq.max(seq);
         for (id, vector) in ids.iter().zip(vectors.chunks(2)) {
-            match is_delete {
-                true => _ = self.model.remove(id),
-                false => _ = self.model.insert(id.clone(), (seq, vector.to_vec())),
+            match what {
+                0 => _ = self.model.remove(id),
+                1 | 2 => {
+                    let Some(own) = self.model.get_mut(id) else { continue };
+                    own.2 = json.clone();
+                }
+                _ => _ = self.model.insert(id.clone(), (seq, vector.to_vec(), json.clone())),
             }
         }
     }
@@ -168,8 +182,15 @@ impl World {
     fn check(&self) {
         let points = self.points();
         let page = points.scroll(None, 100).expect("read");
-        let found = page.points.into_iter().map(|point| (point.id, (point.seq, point.vector)));
-        assert_eq!(found.collect::<BTreeMap<_, _>>(), self.model);
+        let found = page.points.into_iter().map(|point| (point.id, (point.vector, point.payload)));
+        let model = self.model.iter().map(|(id, own)| (id.clone(), (own.1.clone(), own.2.clone())));
+        assert_eq!(found.collect::<BTreeMap<_, _>>(), model.collect());
+        let filter = stratann_payload::Filter::from_where("n in (1, 2)").expect("a filter").compile();
+        let is_match = |own: &&Known| {
+            own.2.as_deref().is_some_and(|json| json == br#"{"n":1}"# || json == br#"{"n":2}"#)
+        };
+        let counted = points.count_matching(&std::sync::Arc::new(filter)).expect("read");
+        assert_eq!(counted.points, self.model.values().filter(is_match).count() as u64);
         assert_eq!(points.count().expect("read"), self.model.len() as u64);
         let found = points.search(&[4, 1], 100).expect("searched");
         assert_eq!(found.hits[0].len(), self.model.len());

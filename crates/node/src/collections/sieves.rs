@@ -1,20 +1,22 @@
 //! Rows of segments that match filters, and a cache of them.
 //!
 //! A sieve of a filter has the rows of a segment that match, dead ones included; segments never change, so it stays
-//! right. What is left of it in a state is kept, too, with the plans of searches among these rows.
+//! right. Newer payloads of some rows are decided over it. What is left of it in a state is kept, too, with the plans of searches among these rows.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
-use stratann_payload::Predicate;
-use stratann_payload::index::{Unindexed, sieve_of};
+use stratann_payload::index::{RowFacts, Unindexed, sieve_of};
+use stratann_payload::{IdValue, Payload, PointFacts, Predicate};
 use stratann_storage::ledger::{Part, Reservation};
 
 use super::budget::Memory;
 use super::delta::{Matches, SegmentState, State};
 use super::error::{Error, Result};
+use crate::segments::Segment;
 
 /// Most bytes of sieves that are kept.
 const BYTES_MAX: u64 = 64 << 20;
@@ -51,6 +53,8 @@ struct Matching {
 struct SieveKey {
     collection: u64,
     segment: u64,
+    /// Version of the newer payloads over the segment; 0 without any.
+    overlay: u64,
     predicate: Arc<Predicate>,
 }
 
@@ -148,6 +152,15 @@ impl Sieves {
         if let Some(known) = self.get(&key) {
             return Ok((known, None));
         }
+        if key.overlay > 0 {
+            // What the files say stays right for other rows.
+            let (base, reads) = self.matching(own, SieveKey { overlay: 0, ..key.clone() })?;
+            let rows = Arc::new(overlaid(own, &base.rows, &key.predicate)?);
+            let unindexed = base.unindexed.clone();
+            let matching = Arc::new(Matching { rows, unindexed, last: Mutex::default() });
+            self.keep(key, matching.clone());
+            return Ok((matching, Some(reads.unwrap_or(0) + own.overlay.count())));
+        }
         let (found, reads) = own.segment.matching(&key.predicate)?;
         let rows = sieve_of(found.rows, &found.sure)
             .ok_or_else(|| Error::corrupt("an index of payloads has a row beyond its segment"))?;
@@ -156,6 +169,59 @@ impl Sieves {
         self.keep(key, matching.clone());
         Ok((matching, Some(reads)))
     }
+}
+
+/// What a filter may ask about a row of a segment. The ids that it names are looked up once.
+struct FactsOfRow<'a> {
+    segment: &'a Segment,
+    row: u32,
+    rows: &'a RefCell<Rows>,
+}
+
+/// Rows of ids, and the first error of looking them up.
+#[derive(Default)]
+struct Rows {
+    known: HashMap<IdValue, Option<u32>>,
+    failed: Option<stratann_storage::Error>,
+}
+
+impl PointFacts for FactsOfRow<'_> {
+    fn has_id(&self, id: &IdValue) -> bool {
+        let mut rows = self.rows.borrow_mut();
+        let known = rows.known.get(id).copied();
+        let row = known.unwrap_or_else(|| {
+            let row = self.segment.row_of(id).unwrap_or_else(|e| {
+                rows.failed.get_or_insert(e);
+                None
+            });
+            rows.known.insert(id.clone(), row);
+            row
+        });
+        row == Some(self.row)
+    }
+
+    fn has_vector(&self, name: &str) -> bool {
+        name.is_empty()
+    }
+}
+
+/// The rows that match, with newer payloads in place of those of the files.
+fn overlaid(own: &SegmentState, base: &Sieve, predicate: &Predicate) -> Result<Sieve> {
+    let (mut added, mut removed) = (Vec::new(), Vec::new());
+    let rows = RefCell::new(Rows::default());
+    for (row, newer) in own.overlay.iter() {
+        let payload = newer.payload.as_deref().map_or_else(|| Ok(Payload::new()), Payload::from_stored);
+        let payload =
+            payload.map_err(|why| Error::corrupt(format!("a payload in memory is no JSON object: {why}")))?;
+        let is_match = predicate.matches(&payload, &FactsOfRow { segment: &own.segment, row, rows: &rows });
+        match (base.has(row), is_match) {
+            (false, true) => added.push(row),
+            (true, false) => removed.push(row),
+            _ => {}
+        }
+    }
+    rows.into_inner().failed.map_or(Ok(()), |e| Err(Error::from(e)))?;
+    Ok(base.without(&removed).complement().without(&added).complement())
 }
 
 impl Kept {
@@ -202,7 +268,8 @@ impl Filtered {
         let mut filtered = Filtered { segments, matches, unindexed, stats };
         for own in state.segments.iter().filter(|own| own.left.rows().count() > 0) {
             let segment = own.segment.entry.number;
-            let key = SieveKey { collection, segment, predicate: predicate.clone() };
+            let overlay = own.overlay.version();
+            let key = SieveKey { collection, segment, overlay, predicate: predicate.clone() };
             let (matching, reads) = sieves.matching(own, key)?;
             let stats = &mut filtered.stats;
             match reads {
@@ -216,7 +283,7 @@ impl Filtered {
             let left = matching.among(&own.left);
             stats.rows += u64::from(left.rows().count());
             if left.rows().count() > 0 {
-                filtered.segments.push(SegmentState { segment: own.segment.clone(), left });
+                filtered.segments.push(SegmentState { left, ..own.clone() });
             }
         }
         Ok(filtered)
@@ -243,7 +310,7 @@ mod tests {
         let key = |number: u64| {
             let text = format!("n = {}", number % 2);
             let predicate = Arc::new(Filter::from_where(&text).unwrap().compile());
-            SieveKey { collection: 1, segment: number, predicate }
+            SieveKey { collection: 1, segment: number, overlay: 0, predicate }
         };
         let rows = Arc::new(Sieve::from_sorted(1000, &[1, 500]).unwrap());
         for number in 0..100 {

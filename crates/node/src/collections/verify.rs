@@ -8,11 +8,11 @@ use stratann_storage::{Progress, Quiet};
 
 use super::delta::State;
 use super::error::{Error, Result};
-use super::live::opening::{damaged, each_row_from, layout, manifest, point};
+use super::live::opening::{damaged, each_row, each_row_from, layout, manifest, newer_payload, point};
 use super::live::{Shared, Slot};
 use super::parts;
 use super::point::{Manifest, Place, TailPoint};
-use crate::rows::{Key, RowKind};
+use crate::rows::{Key, RowKind, Rows};
 use crate::segments::Layout;
 
 /// What was compared.
@@ -75,6 +75,7 @@ fn compare(shared: &Shared, slot: &Slot, state: &State, progress: &dyn Progress)
         points += own.segment.verify(own.left.rows(), progress)?;
     }
     check_ids_of_segments(state)?;
+    check_newer_payloads(rows, collection, state)?;
     if points != manifest.points || in_tail != manifest.tail_points {
         let why = format!(
             "it counts {} points, {} of them in the tail; there are {points} and {in_tail}",
@@ -83,6 +84,25 @@ fn compare(shared: &Shared, slot: &Slot, state: &State, progress: &dyn Progress)
         return Err(damaged(&Manifest::key(collection), &why));
     }
     Ok(Verified { seq: manifest.seq, points })
+}
+
+/// Compares newer payloads over segments with those in memory.
+fn check_newer_payloads(rows: &Rows, collection: u64, state: &State) -> Result<()> {
+    each_row(rows, collection, RowKind::Overlay, &mut |chunk| {
+        for (key, value) in chunk {
+            let (number, newer) = newer_payload(key, value)?;
+            if let Some(Err(why)) = newer.payload.as_deref().map(Payload::from_stored) {
+                return Err(damaged(key, &format!("it is no JSON object: {why}")));
+            }
+            // Others are of segments that are gone, or not published.
+            let Some(own) = state.segment(number) else { continue };
+            let row = own.segment.rows_of(&[newer.ordinal])?.first().copied().unwrap_or(u32::MAX);
+            if own.left.rows().has(row) && own.overlay.get(row) != Some(&newer) {
+                return Err(damaged(key, "memory has another payload"));
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Refuses an id that two segments have.

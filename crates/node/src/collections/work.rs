@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use stratann_payload::Payload;
+use stratann_payload::value::Update;
 
 use super::error::{Error, Result};
 use super::point::{PointBytes, id_bytes};
@@ -39,11 +40,41 @@ pub struct Deleted {
     pub unknown: u64,
 }
 
+/// What was done with the points whose payloads were to change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PayloadChanged {
+    /// Sequence number of the last change; the newest one where nothing changed.
+    pub seq: u64,
+    /// Points with a payload that was changed, or put in place of one that was not read.
+    pub changed: u64,
+    /// Points whose payload is as it was.
+    pub unchanged: u64,
+    /// Different ids that had no point. Of a filter: points that others changed or deleted meanwhile.
+    pub unknown: u64,
+    /// Changes that were made, one after another.
+    pub changes: u64,
+}
+
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Upserted(Upserted),
     Deleted(Deleted),
+    Payload(PayloadChanged),
+    /// Nothing, since the change has so many bytes of rows.
+    TooLarge(u64),
+}
+
+impl Done {
+    /// The error of a reply to another kind of change.
+    pub(super) fn of_another(&self) -> Error {
+        match self {
+            Done::TooLarge(bytes) => Error::bad_input(format!(
+                "the points with their new payloads take {bytes} bytes; give at most {BATCH_BYTES_MAX} at once"
+            )),
+            _ => Error::corrupt("a change got the reply of another kind of change"),
+        }
+    }
 }
 
 /// What is to be done, checked.
@@ -56,6 +87,8 @@ pub(super) struct Work {
     payloads: Vec<Option<Arc<[u8]>>>,
     /// Numbers of the changes that wrote the points: others are left alone. One for each id, or none at all.
     expected: Vec<u64>,
+    /// What is done to the payloads of points that are there.
+    pub(super) update: Option<Arc<Update>>,
     /// Points that a later one of the same id took the place of.
     pub(super) repeated: u64,
     /// Most bytes of its rows.
@@ -84,8 +117,9 @@ impl Work {
         let kept = last_of_each(ids);
         let repeated = (count - kept.len()) as u64;
         let of_kept = kept.iter().filter_map(|at| payloads.get(*at).cloned()).collect();
-        let (ids_of_kept, expected) = (Vec::with_capacity(kept.len()), Vec::new());
-        let mut work = Work { ids: ids_of_kept, vectors: None, payloads: of_kept, expected, repeated, bytes };
+        let (ids_of_kept, expected, update) = (Vec::with_capacity(kept.len()), Vec::new(), None);
+        let mut work =
+            Work { ids: ids_of_kept, vectors: None, payloads: of_kept, expected, update, repeated, bytes };
         let mut chosen = Vec::with_capacity(kept.len() * spec.row_bytes());
         for (id, vector) in kept.into_iter().filter_map(|at| {
             let bytes = at * spec.row_bytes()..(at + 1) * spec.row_bytes();
@@ -103,14 +137,32 @@ impl Work {
         check_ids(ids)?;
         let bytes = check_size(ids, 0, 0)?;
         let kept = last_of_each(ids).into_iter().filter_map(|at| ids.get(at).cloned());
-        let (payloads, expected) = (Vec::new(), Vec::new());
-        Ok(Work { ids: kept.collect(), vectors: None, payloads, expected, repeated: 0, bytes })
+        Ok(Work::of_ids(kept.collect(), bytes))
     }
 
     /// Different ids to delete, each only if its point is of the change with this number.
     pub(super) fn delete_unchanged(ids: Vec<ExternalId>, expected: Vec<u64>) -> Result<Work> {
         let bytes = check_size(&ids, 0, 0)?;
-        Ok(Work { ids, vectors: None, payloads: Vec::new(), expected, repeated: 0, bytes })
+        Ok(Work { expected, ..Work::of_ids(ids, bytes) })
+    }
+
+    /// Ids whose payloads are to change.
+    pub(super) fn update(ids: &[ExternalId], update: &Arc<Update>) -> Result<Work> {
+        Ok(Work { update: Some(update.clone()), ..Work::delete(ids)? })
+    }
+
+    /// Different ids whose payloads are to change, each only if its point is of the change with this number.
+    pub(super) fn update_unchanged(
+        ids: Vec<ExternalId>,
+        expected: Vec<u64>,
+        update: &Arc<Update>,
+    ) -> Result<Work> {
+        Ok(Work { update: Some(update.clone()), ..Work::delete_unchanged(ids, expected)? })
+    }
+
+    fn of_ids(ids: Vec<ExternalId>, bytes: u64) -> Work {
+        let (payloads, expected) = (Vec::new(), Vec::new());
+        Work { ids, vectors: None, payloads, expected, update: None, repeated: 0, bytes }
     }
 
     /// Whether a change of this number may be that of the point to change, by its place in this change.
@@ -120,7 +172,7 @@ impl Work {
 
     /// Whether it only deletes.
     pub(super) fn is_delete(&self) -> bool {
-        self.vectors.is_none()
+        self.vectors.is_none() && self.update.is_none()
     }
 
     /// The vector of an id, by its place in this change.
@@ -186,9 +238,14 @@ pub(super) fn check_id(id: &ExternalId) -> Result<()> {
     }
 }
 
-fn check_size(ids: &[ExternalId], row_bytes: u64, payloads: u64) -> Result<u64> {
-    let of_id = |id| POINT_OVERHEAD + 2 * id_bytes(id) as u64 + row_bytes;
-    let bytes = GROUP_OVERHEAD + ids.iter().map(of_id).sum::<u64>() + payloads;
+/// Bytes of the rows of a point, without its payload.
+pub(super) fn row_bytes(id: &ExternalId, vector_bytes: u64) -> u64 {
+    POINT_OVERHEAD + 2 * id_bytes(id) as u64 + vector_bytes
+}
+
+fn check_size(ids: &[ExternalId], vector_bytes: u64, payloads: u64) -> Result<u64> {
+    let of_rows = ids.iter().map(|id| row_bytes(id, vector_bytes)).sum::<u64>();
+    let bytes = GROUP_OVERHEAD + of_rows + payloads;
     if bytes > BATCH_BYTES_MAX {
         return Err(Error::bad_input(format!(
             "a batch of {} ids takes {bytes} bytes with its keys, {payloads} of them for payloads; give at most \

@@ -87,16 +87,21 @@ impl Layout {
         Key::first(collection, RowKind::Deletes).number(segment).number(u64::from(ordinal))
     }
 
-    /// Segment and ordinal of the key of a dead row.
-    pub(crate) fn of_death_key(key: &Key) -> Option<(u64, u32)> {
+    /// Key of a newer payload of a segment, by the ordinal of its point.
+    pub(crate) fn overlay_key(collection: u64, segment: u64, ordinal: u32) -> Key {
+        Key::first(collection, RowKind::Overlay).number(segment).number(u64::from(ordinal))
+    }
+
+    /// Segment and ordinal of the key of a dead row, or of a newer payload.
+    pub(crate) fn of_row_key(key: &Key) -> Option<(u64, u32)> {
         let (segment, ordinal) = key.rest().split_first_chunk::<8>()?;
         let ordinal = u64::from_be_bytes(ordinal.try_into().ok()?);
         Some((u64::from_be_bytes(*segment), u32::try_from(ordinal).ok()?))
     }
 
-    /// Keys of all dead rows of a segment: the first, and the one behind the last.
-    pub(crate) fn deaths_of(collection: u64, segment: u64) -> (Key, Key) {
-        let key = |segment| Key::first(collection, RowKind::Deletes).number(segment);
+    /// Keys of all rows of a kind that a segment has: the first, and the one behind the last.
+    pub(crate) fn rows_of(collection: u64, kind: RowKind, segment: u64) -> (Key, Key) {
+        let key = |segment| Key::first(collection, kind).number(segment);
         (key(segment), key(segment.saturating_add(1)))
     }
 
@@ -152,8 +157,8 @@ mod tests {
             assert_eq!(Layout::decode(&wrong.encode()), None);
         }
         let key = Layout::death_key(3, 4, 5);
-        assert_eq!(Layout::of_death_key(&key), Some((4, 5)));
-        let (first, end) = Layout::deaths_of(3, 4);
+        assert_eq!(Layout::of_row_key(&key), Some((4, 5)));
+        let (first, end) = Layout::rows_of(3, RowKind::Deletes, 4);
         assert!(first < key && key < end && end <= Layout::death_key(3, 5, 0));
     }
 }

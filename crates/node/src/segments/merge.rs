@@ -15,6 +15,7 @@ use super::content::Content;
 use super::ids::{Entries, Entry};
 use super::layout::SegmentEntry;
 use super::made::{Making, clear, write};
+use super::overlay::Overlay;
 use super::payloads::Copied;
 use super::segment::{Segment, damaged};
 use super::unfinished::Unfinished;
@@ -28,6 +29,8 @@ pub(crate) struct Source {
     pub(crate) segment: Arc<Segment>,
     /// Its rows that were left when the merge began.
     pub(crate) left: Arc<Sieve>,
+    /// Newer payloads of its rows then.
+    pub(crate) overlay: Overlay,
 }
 
 /// A merged segment.
@@ -171,6 +174,11 @@ fn copy_vectors(
     Ok(hashes)
 }
 
+/// The place of a row among those of a merged segment; none that exists for a dead one.
+fn of_row(ordinals: &[u32], row: u32) -> u32 {
+    ordinals.get(row as usize).copied().unwrap_or(u32::MAX)
+}
+
 /// Copies the payloads of all sources. Each of their blocks is read once.
 fn copy_payloads(
     sources: &[&Source],
@@ -185,20 +193,28 @@ fn copy_payloads(
             if row % 1024 == 0 {
                 progress.check_interrupted()?;
             }
-            copied.add(ordinals.get(row as usize).copied().unwrap_or(u32::MAX), json)
+            match source.overlay.get(row) {
+                Some(_) => Ok(()),
+                None => copied.add(of_row(ordinals, row), json),
+            }
         })?;
+    }
+    for (source, ordinals) in sources.iter().zip(ordinals) {
+        for (row, newer) in source.overlay.iter() {
+            newer.payload.iter().try_for_each(|json| copied.add(of_row(ordinals, row), json))?;
+        }
     }
     Ok(copied)
 }
 
 /// Ids of all sources that are left, in their order, each with its source.
 struct MergedIds<'a> {
-    streams: Vec<(Peekable<Entries<'a>>, &'a Sieve)>,
+    streams: Vec<(Peekable<Entries<'a>>, &'a Source)>,
 }
 
 impl<'a> MergedIds<'a> {
     fn of(sources: &'a [&'a Source]) -> MergedIds<'a> {
-        let stream = |source: &&'a Source| (source.segment.ids().from(0).peekable(), &*source.left);
+        let stream = |source: &&'a Source| (source.segment.ids().from(0).peekable(), *source);
         MergedIds { streams: sources.iter().map(stream).collect() }
     }
 }
@@ -208,8 +224,10 @@ impl Iterator for MergedIds<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut least: Option<(usize, Vec<u8>)> = None;
-        for (at, (stream, left)) in self.streams.iter_mut().enumerate() {
-            while stream.next_if(|entry| entry.as_ref().is_ok_and(|entry| !left.has(entry.row))).is_some() {}
+        for (at, (stream, source)) in self.streams.iter_mut().enumerate() {
+            let is_dead =
+                |entry: &Result<Entry>| entry.as_ref().is_ok_and(|entry| !source.left.has(entry.row));
+            while stream.next_if(is_dead).is_some() {}
             match stream.peek() {
                 Some(Ok(entry)) if least.as_ref().is_none_or(|(_, id)| entry.id < *id) => {
                     least = Some((at, entry.id.clone()));
@@ -219,6 +237,11 @@ impl Iterator for MergedIds<'_> {
             }
         }
         let (at, _) = least?;
-        self.streams.get_mut(at)?.0.next().map(|entry| entry.map(|entry| (at, entry)))
+        let (stream, source) = self.streams.get_mut(at)?;
+        let next = stream.next()?;
+        Some(next.map(|entry| {
+            let seq = source.overlay.get(entry.row).map_or(entry.seq, |newer| newer.seq);
+            (at, Entry { seq, ..entry })
+        }))
     }
 }

@@ -8,6 +8,8 @@ use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{Collection, Node, Options, Result, SegmentOptions, Spec};
 use stratann_node::rows::ExternalId;
+use stratann_payload::Payload;
+use stratann_payload::value::Update;
 use stratann_storage::Quiet;
 
 /// Small vectors, for tests of what happens to points.
@@ -97,6 +99,28 @@ impl Model {
         let new = self.points.len() - before.len();
         let touched = self.points.iter().filter(|(_, (of, _))| *of == seq).count();
         (new as u64, (touched - new) as u64)
+    }
+
+    /// Changes payloads. Returns how many points have another one now; without any it is no change.
+    pub fn change_payload(&mut self, seq: u64, ids: &[ExternalId], update: &Update) -> u64 {
+        let mut changed = 0;
+        for id in ids.iter().collect::<std::collections::BTreeSet<_>>() {
+            let Some((own, _)) = self.points.get_mut(id) else { continue };
+            let earlier = self.payloads.get(id).map_or(Ok(Payload::new()), |json| Payload::parse(json));
+            let mut payload = earlier.unwrap();
+            if payload.update(update).unwrap() {
+                changed += 1;
+                *own = seq;
+                match payload.is_empty() {
+                    true => _ = self.payloads.remove(id),
+                    false => _ = self.payloads.insert(id.clone(), payload.to_bytes()),
+                }
+            }
+        }
+        if changed > 0 {
+            self.seq = seq;
+        }
+        changed
     }
 
     /// Returns the ids that had a point. Without any it is no change.

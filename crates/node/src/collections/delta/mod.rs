@@ -24,6 +24,7 @@ use super::error::Result;
 use super::point::{Place, PointBytes};
 use super::spec::Spec;
 use crate::rows::ExternalId;
+use crate::segments::Newer;
 
 use block::Content;
 pub(super) use block::memory_bytes;
@@ -32,7 +33,7 @@ use groups::{coarse_bytes, coarse_of};
 pub(super) use matching::Matches;
 pub use search::{DeltaStats, Hit};
 pub(super) use search::{Searching, Wanted};
-use state::At;
+pub(super) use state::At;
 pub(super) use state::{SegmentState, State};
 
 /// A change that is durable.
@@ -56,6 +57,15 @@ pub(super) enum Change<'a> {
         segment: u64,
         /// Its row.
         row: u32,
+    },
+    /// A newer payload of a row of a segment.
+    Payload {
+        /// Number of the segment.
+        segment: u64,
+        /// The row.
+        row: u32,
+        /// The payload.
+        newer: Newer,
     },
 }
 
@@ -139,6 +149,7 @@ impl Delta {
                         state.kill(at);
                     }
                 }
+                Change::Payload { segment, row, newer } => state.set_payload(segment, row, newer),
                 Change::Kill { segment, row } => killed.entry(segment).or_default().push(row),
             }
         }
@@ -218,6 +229,11 @@ impl Reader<'_> {
         let at = *self.index.get(id)?;
         let block = &self.state.block(at)?.block;
         Some((block.place(at.row as usize)?, block.bytes_of(at.row as usize)))
+    }
+
+    /// Places of ids that are in memory, and the state that they are of.
+    pub(super) fn places(self, ids: &[ExternalId]) -> (Vec<Option<At>>, Arc<State>) {
+        (ids.iter().map(|id| self.index.get(id).copied()).collect(), self.state)
     }
 
     /// Points of ids that are in memory, and the state that tells of the others.

@@ -7,14 +7,15 @@ use stratann_engine::index::LeftRows;
 use super::block::{Block, Content, RowBits, memory_bytes};
 use super::groups::{CoarseOf, Group, Renamed};
 use super::{Index, Point};
+use crate::collections::error::Result;
 use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
-use crate::segments::{Segment, SegmentEntry};
+use crate::segments::{self, Newer, Overlay, Segment, SegmentEntry};
 
 /// A row of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct At {
+pub(crate) struct At {
     /// Number of its block. Blocks that went into a segment keep theirs.
     pub(super) block: u32,
     pub(super) row: u32,
@@ -32,6 +33,26 @@ pub(super) struct LiveBlock {
 pub(crate) struct SegmentState {
     pub(crate) segment: Arc<Segment>,
     pub(crate) left: LeftRows,
+    /// Newer payloads of its rows.
+    pub(crate) overlay: Overlay,
+}
+
+impl SegmentState {
+    /// Number of the change that wrote a point of the segment, or its payload.
+    pub(crate) fn seq_of(&self, place: &segments::Place) -> u64 {
+        self.overlay.get(place.row).map_or(place.seq, |newer| newer.seq)
+    }
+
+    /// The payload of a row as compact JSON.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io` of the segment.
+    pub(crate) fn payload(&self, row: u32) -> Result<Option<Vec<u8>>> {
+        match self.overlay.get(row) {
+            Some(newer) => Ok(newer.payload.as_ref().map(|json| json.to_vec())),
+            None => Ok(self.segment.payload(row)?),
+        }
+    }
 }
 
 /// All points as one change left them.
@@ -101,7 +122,8 @@ impl State {
         let rows = self.rows.saturating_add(rows);
         let mut all = self.all_bytes;
         all += bytes;
-        memory_bytes(spec, rows, all).saturating_add(self.lists_bytes(spec, rows))
+        let beside = self.lists_bytes(spec, rows).saturating_add(self.overlay_bytes());
+        memory_bytes(spec, rows, all).saturating_add(beside)
     }
 
     /// The segment with this number.
@@ -124,7 +146,43 @@ impl State {
         let mut segments = self.segments.iter_mut();
         if let Some(own) = segments.find(|own| own.segment.entry.number == number) {
             own.left = own.left.without(rows);
+            own.overlay.remove(rows);
         }
+    }
+
+    /// Puts a newer payload over a row of a segment.
+    pub(super) fn set_payload(&mut self, number: u64, row: u32, newer: Newer) {
+        let mut segments = self.segments.iter_mut();
+        if let Some(own) = segments.find(|own| own.segment.entry.number == number) {
+            own.overlay.set(row, newer);
+        }
+    }
+
+    /// Memory of newer payloads over segments.
+    pub(crate) fn overlay_bytes(&self) -> u64 {
+        self.segments.iter().map(|own| own.overlay.bytes()).sum()
+    }
+
+    /// The segment that has a point of an id, if one has, and where. A point has one place.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io` of a segment.
+    pub(crate) fn place_in_segments(
+        &self,
+        id: &ExternalId,
+    ) -> Result<Option<(&SegmentState, segments::Place)>> {
+        for own in &self.segments {
+            if let Some(place) = own.segment.find(id)?.filter(|place| own.left.rows().has(place.row)) {
+                return Ok(Some((own, place)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Place and content of a row in memory.
+    pub(crate) fn tail_point(&self, at: At) -> Option<(Place, Content<'_>)> {
+        let block = &self.block(at)?.block;
+        Some((block.place(at.row as usize)?, block.content(at.row as usize)?))
     }
 
     /// Appends a row to the last block, or to a new one. A block that another state has is copied first.

@@ -3,6 +3,7 @@
 mod jobs;
 pub(super) mod opening;
 mod pace;
+mod payloads;
 mod publish;
 mod schema;
 mod sequencer;

@@ -17,7 +17,8 @@ use crate::collections::point::{Manifest, Place, PointBytes, TailPoint, decode_p
 use crate::collections::spec::Spec;
 use crate::rows::{CHUNK_BYTES, Key, RowKind, Rows};
 use crate::segments::{
-    Layout, LayoutCopy, Level, Segment, SegmentEntry, Sized, Unfinished, folder_of, next_merge,
+    Layout, LayoutCopy, Level, Newer, Overlay, Segment, SegmentEntry, Sized, Unfinished, folder_of,
+    next_merge,
 };
 
 /// Segments get smaller numbers; a folder of a larger one is none of ours.
@@ -124,13 +125,14 @@ pub(crate) fn build(
     let with_seeds = points + seed_bytes(spec, manifest.tail_points);
     let tables = needed_bytes(shared, slot, &layout)?;
     shared.memory.check_quota(slot.id, with_seeds.saturating_add(tables))?;
-    reserved.resize(with_seeds)?;
+    let overlays = overlays(shared, slot, &mut |bytes| reserved.resize(with_seeds + bytes))?;
     let room = SegmentRoom::of_tables(&shared.memory, slot.id, tables);
-    let segments = open_segments(shared, slot, (&layout, &room), earlier)?;
+    let segments = open_segments(shared, slot, (&layout, overlays, &room), earlier)?;
     let mut state = State::of_segments(layout.watermark, segments);
     state.take_coarse_of(earlier);
+    let beside = points + state.overlay_bytes();
     let delta = Delta::of_segments(*spec, state);
-    delta.renew_coarse(|bytes| reserved.resize(points + bytes));
+    delta.renew_coarse(|bytes| reserved.resize(beside + bytes));
     fill(rows, slot, (&delta, &layout, &manifest))?;
     let state = delta.state();
     let found = Manifest { seq: manifest.seq, ..state.manifest() };
@@ -190,24 +192,51 @@ fn needed_bytes(shared: &Shared, slot: &Slot, layout: &Layout) -> Result<u64> {
     Ok(each.sum::<stratann_storage::Result<u64>>()?)
 }
 
+/// Newer payloads by the numbers of their segments.
+type Overlays = BTreeMap<u64, Vec<Newer>>;
+
+/// Reads newer payloads over segments. Memory is reserved before they are kept.
+fn overlays(shared: &Shared, slot: &Slot, reserve: &mut dyn FnMut(u64) -> Result<()>) -> Result<Overlays> {
+    let (mut overlays, mut bytes) = (Overlays::new(), 0);
+    each_row(&shared.rows, slot.id, RowKind::Overlay, &mut |chunk| {
+        for (key, value) in chunk {
+            let (segment, newer) = newer_payload(key, value)?;
+            bytes += Overlay::bytes_of(newer.payload.as_deref());
+            overlays.entry(segment).or_default().push(newer);
+        }
+        reserve(bytes)
+    })?;
+    Ok(overlays)
+}
+
+/// Reads the row of a newer payload; with the number of its segment.
+///
+/// # Errors
+/// `Corrupt`.
+pub(crate) fn newer_payload(key: &Key, value: &[u8]) -> Result<(u64, Newer)> {
+    let (segment, ordinal) = Layout::of_row_key(key).ok_or_else(|| damaged(key, "its key names no row"))?;
+    let newer = Newer::decode(ordinal, value);
+    Ok((segment, newer.ok_or_else(|| damaged(key, "it is no payload of this version"))?))
+}
+
 /// Opens the segments of a layout, and takes out the rows that are dead.
 fn open_segments(
     shared: &Shared,
     slot: &Slot,
-    (layout, room): (&Layout, &SegmentRoom),
+    (layout, mut overlays, room): (&Layout, Overlays, &SegmentRoom),
     earlier: Option<&State>,
 ) -> Result<Vec<SegmentState>> {
     let mut dead: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     each_row(&shared.rows, slot.id, RowKind::Deletes, &mut |chunk| {
         for (key, _) in chunk {
             let (segment, ordinal) =
-                Layout::of_death_key(key).ok_or_else(|| damaged(key, "its key names no row"))?;
+                Layout::of_row_key(key).ok_or_else(|| damaged(key, "its key names no row"))?;
             dead.entry(segment).or_default().push(ordinal);
         }
         Ok(())
     })?;
     let folder = shared.folder_of(slot.id);
-    let open = |entry: &SegmentEntry| {
+    let mut open = |entry: &SegmentEntry| {
         let known = earlier.and_then(|state| state.segment(entry.number));
         let segment = match known.filter(|own| own.segment.entry == *entry) {
             Some(own) => own.segment.clone(),
@@ -217,15 +246,22 @@ fn open_segments(
             }
         };
         if let Some(left) = shared.salvaged.get(&(slot.id, entry.number)) {
-            return Ok(SegmentState { segment, left: LeftRows::new(left.clone()) });
+            let left = LeftRows::new(left.clone());
+            return Ok(SegmentState { segment, left, overlay: Overlay::default() });
         }
         let ordinals = dead.get(&entry.number).map(Vec::as_slice).unwrap_or_default();
         let mut rows = segment.rows_of(ordinals)?;
         rows.sort_unstable();
         let left = LeftRows::new(segment.index.all_rows().without(&rows));
-        Ok(SegmentState { segment, left })
+        let mut overlay = Overlay::default();
+        for newer in overlays.remove(&entry.number).unwrap_or_default() {
+            // Those of dead rows are removed with the segment.
+            let row = segment.rows_of(&[newer.ordinal])?.first().copied().filter(|row| left.rows().has(*row));
+            row.into_iter().for_each(|row| overlay.set(row, newer.clone()));
+        }
+        Ok(SegmentState { segment, left, overlay })
     };
-    layout.segments.iter().map(open).collect()
+    layout.segments.iter().map(&mut open).collect()
 }
 
 impl Slot {
@@ -273,6 +309,8 @@ impl Slot {
 
 /// The merge of a state that is due.
 pub(super) fn due(shared: &Shared, state: &State) -> Option<Level> {
-    let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
+    // Newer payloads are worth a merge as dead rows are.
+    let worn = |own: &SegmentState| Sized { dead: sized(own).dead + own.overlay.count(), ..sized(own) };
+    let sizes: Vec<Sized> = state.segments.iter().map(worn).collect();
     next_merge(&sizes, shared.options.first_rows)
 }

@@ -3,6 +3,7 @@
 //! What changes while a segment is made is found again when it is published: rows that died meanwhile are dead rows of
 //! the new segment from its first moment on.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
@@ -19,7 +20,8 @@ use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Layout, Making, Merged, Point, Segment, SegmentEntry, Sized, Source, Unfinished, folder_of,
+    self, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Sized, Source, Unfinished,
+    folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -30,6 +32,9 @@ const CHECKPOINTS_URGENT: usize = 6;
 
 /// Dead rows of a segment that are written before it is published, in one batch.
 const DEATHS_AT_ONCE: usize = 50_000;
+
+/// Bytes of newer payloads that are written before a segment is published, in one batch, but for the last one.
+const NEWER_AT_ONCE: u64 = 4 << 20;
 
 /// A segment that waits to be published, and its rows that are dead by now.
 struct New {
@@ -118,7 +123,7 @@ impl Slot {
         let left = new.segment.rows() - new.dead.len() as u64;
         let after = without_tail(&state, sealed, left);
         // Once it is published nothing fails, or a segment that is named would be removed.
-        let new = new.into_state()?;
+        let new = new.into_state(std::iter::empty())?;
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
         live.delta.take_sealed_out(sealed.seq, Some(new));
         let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
@@ -203,7 +208,8 @@ impl Slot {
         let mut merges = 0;
         while self.merge_next(shared, progress, |state| {
             let is_whole = |own: &SegmentState| {
-                sized(own).dead == 0 && own.segment.entry.level > 0 && (merges > 1 || is_indexed(own))
+                let is_read = merges > 1 || is_indexed(own);
+                sized(own).dead == 0 && own.overlay.count() == 0 && own.segment.entry.level > 0 && is_read
             };
             let is_one = state.segments.len() < 2 && state.segments.iter().all(is_whole);
             (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
@@ -238,8 +244,11 @@ impl Slot {
                 Some(begun) => begun,
                 None => {
                     let Some((chosen, level)) = choose(&state) else { return Ok(false) };
-                    let of =
-                        |own: SegmentState| Source { left: own.left.rows().clone(), segment: own.segment };
+                    let of = |own: SegmentState| Source {
+                        left: own.left.rows().clone(),
+                        segment: own.segment,
+                        overlay: own.overlay,
+                    };
                     (chosen.into_iter().map(of).collect::<Vec<_>>(), level, turn.begin_segment())
                 }
             }
@@ -253,10 +262,7 @@ impl Slot {
         }
         made.map_err(|e| e.of_collection(&self.name))?;
         self.renew_coarse();
-        for own in &chosen {
-            let (from, end) = Layout::deaths_of(self.id, own.segment.entry.number);
-            shared.rows.remove_range(&from, &end)?;
-        }
+        chosen.iter().try_for_each(|own| self.remove_rows_of(shared, own.segment.entry.number))?;
         Ok(true)
     }
 
@@ -286,6 +292,8 @@ impl Slot {
         let state = self.live(shared)?.delta.state();
         let early = merged.as_ref().map(|merged| died(&sources, merged, &state)).unwrap_or_default();
         self.write_early_deaths(shared, number, &early)?;
+        let early_newer = merged.as_ref().map(|merged| changed(&sources, merged, &state)).unwrap_or_default();
+        self.write_newer(shared, number, early_newer.values())?;
         let mut turn = self.turn();
         let live = self.live_in_turn(shared, &mut turn)?;
         let state = live.delta.state();
@@ -298,11 +306,16 @@ impl Slot {
             let made = New { dead: died(&sources, &merged, &state), segment };
             layout.segments.push(made.segment.entry.clone());
             batch = self.write_deaths(shared, &made, &early)?;
+            let newer = changed(&sources, &merged, &state);
+            let is_late = |own: &&Newer| early_newer.get(&own.ordinal) != Some(*own);
+            self.write_newer(shared, number, newer.values().filter(is_late))?;
             // Once it is published nothing fails, or a segment that is named would be removed.
-            new = Some(made.into_state()?);
+            new = Some(made.into_state(newer.into_values())?);
         }
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
         live.delta.replace_segments(&numbers, new);
+        // Newer payloads are in the segment now.
+        let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
         drop(turn);
         // While it names segments, they are there.
         self.copy_layout(shared, number + 1);
@@ -316,7 +329,7 @@ impl Slot {
         let found = Unfinished::read(&folder_of(&shared.folder_of(self.id), number))?;
         let source = |(number, left): (u64, Arc<Sieve>)| {
             let own = state.segment(number).filter(|own| own.segment.rows() == u64::from(left.rows()))?;
-            Some(Source { segment: own.segment.clone(), left })
+            Some(Source { segment: own.segment.clone(), left, overlay: own.overlay.clone() })
         };
         let sources = found.sources.into_iter().map(source).collect::<Option<Vec<_>>>()?;
         turn.building.insert(number);
@@ -325,13 +338,41 @@ impl Slot {
 
     /// Writes dead rows of a segment before it is published, and none but these.
     fn write_early_deaths(&self, shared: &Shared, number: u64, dead: &[u32]) -> Result<()> {
-        let (from, end) = Layout::deaths_of(self.id, number);
         // A job that was killed may have left some under this number.
-        shared.rows.remove_range(&from, &end)?;
+        self.remove_rows_of(shared, number)?;
         dead.chunks(DEATHS_AT_ONCE).try_for_each(|part| {
             shared.rows.write(self.deaths(number, part.iter().copied())).durable()?;
             Ok(())
         })
+    }
+
+    /// Removes dead rows and newer payloads of a segment.
+    fn remove_rows_of(&self, shared: &Shared, number: u64) -> Result<()> {
+        for kind in [RowKind::Deletes, RowKind::Overlay] {
+            let (from, end) = Layout::rows_of(self.id, kind, number);
+            shared.rows.remove_range(&from, &end)?;
+        }
+        Ok(())
+    }
+
+    /// Writes newer payloads of a segment that is not published yet.
+    fn write_newer<'a>(
+        &self,
+        shared: &Shared,
+        number: u64,
+        all: impl Iterator<Item = &'a Newer>,
+    ) -> Result<()> {
+        let mut batch = Batch::new();
+        for newer in all {
+            if batch.bytes() >= NEWER_AT_ONCE {
+                shared.rows.write(std::mem::replace(&mut batch, Batch::new())).durable()?;
+            }
+            batch.put(Layout::overlay_key(self.id, number, newer.ordinal), &newer.encode());
+        }
+        if batch.bytes() > 0 {
+            shared.rows.write(batch).durable()?;
+        }
+        Ok(())
     }
 
     /// The dead rows of a new segment that were not written before, for the batch that publishes it.
@@ -425,15 +466,16 @@ impl Slot {
                 || building.contains(&number)
                 || layout.segments.iter().any(|entry| entry.number == number)
         };
-        let mut from = Key::first(self.id, RowKind::Deletes);
-        let end = Key::end(self.id, RowKind::Deletes);
-        while let Some((key, _)) = shared.rows.scan(&from, &end, 1)?.rows.into_iter().next() {
-            let Some((number, _)) = Layout::of_death_key(&key) else { break };
-            let (first, behind) = Layout::deaths_of(self.id, number);
-            if !is_known(number) {
-                shared.rows.remove_range(&first, &behind)?;
+        for kind in [RowKind::Deletes, RowKind::Overlay] {
+            let (mut from, end) = (Key::first(self.id, kind), Key::end(self.id, kind));
+            while let Some((key, _)) = shared.rows.scan(&from, &end, 1)?.rows.into_iter().next() {
+                let Some((number, _)) = Layout::of_row_key(&key) else { break };
+                let (first, behind) = Layout::rows_of(self.id, kind, number);
+                if !is_known(number) {
+                    shared.rows.remove_range(&first, &behind)?;
+                }
+                from = behind;
             }
-            from = behind;
         }
         let Ok(folders) = std::fs::read_dir(shared.folder_of(self.id)) else { return Ok(()) };
         for folder in folders.flatten() {
@@ -462,11 +504,16 @@ impl Turn {
 }
 
 impl New {
-    fn into_state(self) -> Result<SegmentState> {
+    fn into_state(self, newer: impl Iterator<Item = Newer>) -> Result<SegmentState> {
         let mut rows = self.segment.rows_of(&self.dead)?;
         rows.sort_unstable();
         let left = LeftRows::new(self.segment.index.all_rows().without(&rows));
-        Ok(SegmentState { segment: self.segment, left })
+        let mut overlay = Overlay::default();
+        for newer in newer {
+            let row = self.segment.rows_of(&[newer.ordinal])?;
+            row.into_iter().for_each(|row| overlay.set(row, newer.clone()));
+        }
+        Ok(SegmentState { segment: self.segment, left, overlay })
     }
 }
 
@@ -499,6 +546,20 @@ fn died(sources: &[&Source], merged: &Merged, state: &State) -> Vec<u32> {
     }
     dead.sort_unstable();
     dead
+}
+
+/// Payloads of rows of a merged segment that changed while it was made, by ordinal.
+fn changed(sources: &[&Source], merged: &Merged, state: &State) -> BTreeMap<u32, Newer> {
+    let mut newer = BTreeMap::new();
+    for (source, ordinals) in sources.iter().zip(&merged.ordinals) {
+        let Some(now) = state.segment(source.segment.entry.number) else { continue };
+        for (row, own) in now.overlay.iter().filter(|(row, own)| source.overlay.get(*row) != Some(*own)) {
+            if let Some(ordinal) = ordinals.get(row as usize).copied().filter(|own| *own != u32::MAX) {
+                newer.insert(ordinal, Newer { ordinal, ..own.clone() });
+            }
+        }
+    }
+    newer
 }
 
 /// A segment as the order of merges sees it.

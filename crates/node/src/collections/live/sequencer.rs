@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
 use super::jobs::Job;
+use super::opening::due;
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
 use crate::collections::delta::{Change, Reader, State};
 use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes, encode_point};
 use crate::collections::work::{Deleted, Done, Upserted, Work};
 use crate::rows::{BATCH_BYTES_MAX, Batch, ExternalId, Outcome};
-use crate::segments::{self, Layout};
+use crate::segments::Layout;
 
 impl Slot {
     /// Makes a change, and returns when it is durable and can be found.
@@ -50,12 +51,16 @@ impl Slot {
     }
 
     /// Changes that wait, as many as a batch may have. Deletes are not with others, since a full disk admits only them.
+    /// A change of payloads is alone: it follows from points that are there.
     fn take_group(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         let (mut group, mut bytes) = (Vec::<Waiting>::new(), 0);
         while let Some(next) = queue.waiting.front() {
             bytes += next.work.bytes;
-            let is_other = group.last().is_some_and(|last| last.work.is_delete() != next.work.is_delete());
+            let is_other = group.last().is_some_and(|last| {
+                let are_alone = last.work.update.is_some() || next.work.update.is_some();
+                are_alone || last.work.is_delete() != next.work.is_delete()
+            });
             if !group.is_empty() && (is_other || bytes > BATCH_BYTES_MAX) {
                 break;
             }
@@ -70,6 +75,14 @@ impl Slot {
             Ok(live) => live,
             Err(e) => return group.iter().for_each(|waiting| answer(waiting, Err(e.clone()))),
         };
+        if let [waiting] = &group[..]
+            && let Some(update) = &waiting.work.update
+        {
+            let done = self.change_payloads(shared, (turn, &live), (&waiting.work, update));
+            let is_busy = matches!(&done, Err(e) if e.kind == Kind::Busy);
+            self.is_full.fetch_or(is_busy, Ordering::AcqRel);
+            return answer(waiting, done.map_err(|e| e.of_collection(&self.name)));
+        }
         let before = turn.given;
         let mut resolver = Resolver::new((shared, self, &live), before);
         let mut resolved = Vec::with_capacity(group.len());
@@ -84,22 +97,36 @@ impl Slot {
         }
         let after = resolver.manifest;
         drop(resolver);
-        let outcome = match after.seq > before {
-            true => {
-                // Set before anything is written: whatever happens, the delta is built again unless all goes well.
-                turn.given = after.seq;
-                turn.unknown = Some(before + 1..=after.seq);
-                shared.rows.write(self.batch(&resolved, &after))
-            }
-            false => Outcome::Durable(0),
-        };
+        let changes = resolved.iter().flat_map(|(_, work)| work.changes());
+        let batch = || self.batch(&resolved, &after);
+        let outcome = self.write_changes(shared, (turn, &live), (before, after.seq), batch, changes);
+        for (waiting, work) in resolved {
+            answer(waiting, work.reply(&outcome).map_err(|e| e.of_collection(&self.name)));
+        }
+    }
+
+    /// Writes changes with numbers behind `before` up to `newest`, and applies them once they are durable.
+    pub(super) fn write_changes<'a>(
+        &self,
+        shared: &Shared,
+        (turn, live): (&mut Turn, &Live),
+        (before, newest): (u64, u64),
+        batch: impl FnOnce() -> Batch,
+        changes: impl Iterator<Item = Change<'a>>,
+    ) -> Outcome {
+        // The newest number may be that of a lost change.
+        if newest == before {
+            return Outcome::Durable(0);
+        }
+        // Set before anything is written: whatever happens, the delta is built again unless all goes well.
+        turn.given = newest;
+        turn.unknown = Some(before + 1..=newest);
+        let outcome = shared.rows.write(batch());
         match &outcome {
-            // The newest number may be that of a lost change.
-            Outcome::Durable(_) if after.seq == before => {}
             Outcome::Durable(_) => {
-                live.delta.apply(after.seq, resolved.iter().flat_map(|(_, work)| work.changes()));
+                live.delta.apply(newest, changes);
                 turn.unknown = None;
-                turn.last = turn.last.max(after.seq);
+                turn.last = turn.last.max(newest);
                 // Fewer bytes than before are always given.
                 let _ =
                     live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
@@ -112,14 +139,17 @@ impl Slot {
             }
             Outcome::Unknown { .. } => {}
         }
-        for (waiting, work) in resolved {
-            answer(waiting, work.reply(&outcome).map_err(|e| e.of_collection(&self.name)));
-        }
+        outcome
     }
 
-    /// Has a checkpoint made when there are enough points in memory for one.
+    /// Has a checkpoint made when there are enough points in memory for one, and newer payloads merged when they are
+    /// many.
     fn ask_for_checkpoint(self: &Arc<Slot>, shared: &Shared) {
         let state = self.opened().map(|live| live.delta.state());
+        let has_worn = |state: &State| state.overlay_bytes() > 0 && due(shared, state).is_some();
+        if state.as_deref().is_some_and(has_worn) {
+            shared.jobs.ask(shared, self, Job::Merge);
+        }
         let is_due = state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state));
         if is_due || self.is_full.load(Ordering::Acquire) {
             shared.jobs.ask(shared, self, Job::Checkpoint);
@@ -268,7 +298,15 @@ impl<'a> Resolver<'a> {
         }
         match self.reader.place(id) {
             Some((place, bytes)) => Ok(Some(Earlier::Tail(place, bytes))),
-            None => in_segments(self.reader.state(), id),
+            None => {
+                let found = self.reader.state().place_in_segments(id)?;
+                Ok(found.map(|(own, place)| Earlier::Segment {
+                    number: own.segment.entry.number,
+                    ordinal: place.ordinal,
+                    row: place.row,
+                    seq: own.seq_of(&place),
+                }))
+            }
         }
     }
 
@@ -353,17 +391,4 @@ impl<'a> Resolver<'a> {
             }
         }
     }
-}
-
-/// The segment that has a point of an id, if one has. A point has one place.
-fn in_segments(state: &State, id: &ExternalId) -> Result<Option<Earlier>> {
-    for own in &state.segments {
-        let place = own.segment.find(id)?.filter(|place| own.left.rows().has(place.row));
-        if let Some(place) = place {
-            let number = own.segment.entry.number;
-            let segments::Place { ordinal, row, seq } = place;
-            return Ok(Some(Earlier::Segment { number, ordinal, row, seq }));
-        }
-    }
-    Ok(None)
 }
