@@ -225,7 +225,7 @@ fn fail_calls(step: usize, makes_segments: bool) {
 
 #[test]
 fn what_is_told_of_a_change_is_so() {
-    fail_calls(29, false);
+    fail_calls(17, false);
 }
 
 #[test]
