@@ -125,6 +125,62 @@ fn what_is_written_is_found_also_after_a_restart() {
 }
 
 #[test]
+fn points_have_payloads_and_searches_have_filters() {
+    let place = Place::new(&[]);
+    place.ok("PUT", "/v1/collections/c", value!({ "dim": 1 }));
+    place.ok("PUT", "/v1/collections/c/schema", value!({ "price": "float", "tags": ["keyword", "text"] }));
+    let payloads =
+        value!([{ "price": 5, "tags": ["red", "old"] }, null, { "price": 7.5 }, { "tags": "red" }]);
+    let points = value!({ "ids": [1, 2, 3, "four"], "vectors": [[1], [2], [3], [4]], "payloads": payloads });
+    place.ok("PUT", "/v1/collections/c/points", points);
+    let (text, json) = (
+        value!({ "where": "price < 6 or tags = 'red'" }),
+        value!({ "filter": { "should": [
+            { "key": "tags", "match": { "value": "red" } },
+            { "key": "price", "range": { "lt": 6 } },
+        ] } }),
+    );
+    for _ in 0..2 {
+        for filter in [&text, &json] {
+            let mut query = filter.clone();
+            query["vectors"] = value!([[0]]);
+            query["with_payload"] = true.into();
+            query["recall"] = 1.into();
+            let found = place.ok("POST", "/v1/collections/c/query", query);
+            assert_eq!(found["answers"][0]["ids"], value!([1, "four"]), "{found}");
+            assert_eq!(found["answers"][0]["payloads"], value!([payloads[0], payloads[3]]));
+            let counted = place.ok("POST", "/v1/collections/c/count", filter.clone());
+            assert_eq!((&counted["count"], &counted["unindexed"]), (&2.into(), &value!([])), "{counted}");
+            let page = place.ok("POST", "/v1/collections/c/scroll", filter.clone());
+            assert_eq!(page["points"][1]["payload"], payloads[3], "{page}");
+        }
+        // Then the same from a segment.
+        assert_eq!(place.ask("POST", "/v1/collections/c/compact", &Value::Null).status, 202);
+        while place.ok("GET", "/v1/collections/c", Value::Null)["jobs"] != value!([]) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+    let counted = place.ok("POST", "/v1/collections/c/count", value!({ "where": "size = 3" }));
+    assert!(counted["unindexed"][0].as_str().unwrap().starts_with("size"), "{counted}");
+    let change =
+        |what: &str, body: Value| place.ok("POST", &format!("/v1/collections/c/payload/{what}"), body);
+    let set = change("set", value!({ "where": "price > 5", "payload": { "size": 3 }, "key": "box" }));
+    assert_eq!((&set["changed"], &set["unknown"]), (&1.into(), &0.into()), "{set}");
+    change("delete", value!({ "ids": [1, 9], "keys": ["tags[0]"] }));
+    change("overwrite", value!({ "ids": [2], "payload": { "price": 1 } }));
+    change("clear", value!({ "ids": ["four"] }));
+    let payload =
+        |id: &str| place.ok("GET", &format!("/v1/collections/c/points/{id}"), Value::Null)["payload"].clone();
+    assert_eq!(payload("3"), value!({ "price": 7.5, "box": { "size": 3 } }));
+    assert_eq!((payload("2"), payload("four")), (value!({ "price": 1 }), Value::Null));
+    let deleted = place.ok("POST", "/v1/collections/c/delete", value!({ "where": "price < 6" }));
+    assert_eq!((&deleted["deleted"], &deleted["changed"]), (&2.into(), &0.into()), "{deleted}");
+    let info = place.ok("GET", "/v1/collections/c", Value::Null);
+    assert_eq!(info["schema"], value!({ "price": ["float"], "tags": ["keyword", "text"] }), "{info}");
+    assert_eq!(info["points"], 2);
+}
+
+#[test]
 fn elements_of_other_types_are_whole_numbers_or_rounded() {
     let place = Place::new(&[]);
     for (dtype, vector, bad) in
@@ -185,7 +241,22 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
         ("POST", query, Value::Null, 400, "no body"),
         ("POST", "/v1/collections/d/query", value!({ "vectors": [[1, 2]] }), 404, "no collection"),
         ("POST", delete, value!({ "ids": 3 }), 400, "ids: "),
-        ("POST", "/v1/collections/c/count", value!({ "where": 3 }), 400, "unknown field"),
+        ("POST", "/v1/collections/c/count", value!({ "wher": 3 }), 400, "unknown field"),
+        ("POST", "/v1/collections/c/count", value!({ "where": "a = " }), 400, "column"),
+        ("POST", query, value!({ "vectors": [[1, 2]], "filter": { "must": 3 } }), 400, "must"),
+        ("POST", delete, value!({ "ids": [1], "where": "a = 1" }), 400, "both ids and a filter"),
+        ("POST", delete, value!({}), 400, "send ids, filter or where"),
+        (
+            "PUT",
+            points,
+            value!({ "ids": [1], "vectors": [[1, 2]], "payloads": [] , "x": 1 }),
+            400,
+            "unknown field",
+        ),
+        ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2]], "payloads": [{}, {}] }), 400, "2 payloads"),
+        ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2]], "payloads": [[1]] }), 400, "object"),
+        ("PUT", "/v1/collections/c/schema", value!({ "a": "geo" }), 400, "body"),
+        ("POST", "/v1/collections/c/payload/set", value!({ "ids": [1] }), 400, "missing"),
         ("GET", "/v1/collections/c/points/2", Value::Null, 404, "no point 2"),
         ("GET", "/v1/collections/d/points/2", Value::Null, 404, "no collection"),
         ("GET", "/v1/collections/c/points/18446744073709551616", Value::Null, 400, "larger than 2^64 - 1"),

@@ -1,13 +1,16 @@
 //! Bodies of requests to collections.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_engine::{DType, Metric};
 use stratann_node::collections::{MemoryLimits, Spec};
 use stratann_node::rows::ExternalId;
 use stratann_params::{IndexKind, list_of};
+use stratann_payload::Predicate;
 
-use super::ids;
+use super::{filters, ids};
 use crate::request::{quoting, shortened};
 use crate::vectors::{self, Wanted};
 
@@ -17,14 +20,11 @@ const USUAL_K: usize = 10;
 const USUAL_LIMIT: usize = 100;
 
 /// Points to write.
-pub(super) struct Points {
+pub(super) struct Points<'a> {
     pub(super) ids: Vec<ExternalId>,
     pub(super) vectors: Vec<u8>,
-}
-
-/// Points by their ids.
-pub(super) struct Named {
-    pub(super) ids: Vec<ExternalId>,
+    /// JSON of each; none at all where no point has one.
+    pub(super) payloads: Vec<Option<&'a [u8]>>,
 }
 
 /// A search.
@@ -33,6 +33,8 @@ pub(super) struct Query {
     pub(super) k: usize,
     pub(super) recall: f64,
     pub(super) with_vectors: bool,
+    pub(super) with_payload: bool,
+    pub(super) filter: Option<Arc<Predicate>>,
 }
 
 /// A page of points.
@@ -41,6 +43,7 @@ pub(super) struct Scroll {
     pub(super) after: Option<ExternalId>,
     pub(super) limit: usize,
     pub(super) with_vectors: bool,
+    pub(super) filter: Option<Arc<Predicate>>,
 }
 
 /// Limits of memory that change; `None` for one that stays.
@@ -70,13 +73,8 @@ struct PointsBody<'a> {
     ids: &'a RawValue,
     #[serde(borrow)]
     vectors: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamedBody<'a> {
-    #[serde(borrow)]
-    ids: &'a RawValue,
+    #[serde(borrow, default)]
+    payloads: Option<Vec<Option<&'a RawValue>>>,
 }
 
 #[derive(Deserialize)]
@@ -87,14 +85,23 @@ struct QueryBody<'a> {
     k: Option<u64>,
     recall: Option<f64>,
     with_vectors: Option<bool>,
+    with_payload: Option<bool>,
+    #[serde(borrow, default)]
+    filter: Option<&'a RawValue>,
+    #[serde(rename = "where")]
+    text: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ScrollBody {
+struct ScrollBody<'a> {
     after: Option<ids::Read>,
     limit: Option<u64>,
     with_vectors: Option<bool>,
+    #[serde(borrow, default)]
+    filter: Option<&'a RawValue>,
+    #[serde(rename = "where")]
+    text: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -106,7 +113,7 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64
     Option::deserialize(deserializer).map(Some)
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8], wanted: &str) -> Result<T, String> {
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8], wanted: &str) -> Result<T, String> {
     if body.is_empty() {
         return Err(format!("the request has no body; send {wanted}"));
     }
@@ -160,7 +167,7 @@ fn not_among(field: &str, value: &str, names: &[&str]) -> String {
 }
 
 /// Points to write. Each has an id and a vector.
-pub(super) fn points(body: &[u8], spec: &Spec) -> Result<Points, String> {
+pub(super) fn points<'a>(body: &'a [u8], spec: &Spec) -> Result<Points<'a>, String> {
     let read: PointsBody<'_> = read(body, r#"{"ids": [1, 2], "vectors": [[…], […]]}"#)?;
     let ids = ids::from_json(read.ids.get())?;
     let vectors = vectors::from_json(read.vectors.get(), &wanted(spec, ("vector", "vectors"), usize::MAX))?;
@@ -168,23 +175,27 @@ pub(super) fn points(body: &[u8], spec: &Spec) -> Result<Points, String> {
     if rows != ids.len() {
         return Err(format!("{} ids and {rows} vectors; send one vector for each id", ids.len()));
     }
-    Ok(Points { ids, vectors })
-}
-
-/// Ids of points.
-pub(super) fn named(body: &[u8]) -> Result<Named, String> {
-    let read: NamedBody<'_> = read(body, r#"{"ids": [1, 2]}"#)?;
-    Ok(Named { ids: ids::from_json(read.ids.get())? })
+    let payloads = read.payloads.unwrap_or_default();
+    if !payloads.is_empty() && payloads.len() != ids.len() {
+        let count = payloads.len();
+        return Err(format!(
+            "{} ids and {count} payloads; send an object or null for each id, or none",
+            ids.len()
+        ));
+    }
+    let payloads = payloads.into_iter().map(|own| own.map(|json| json.get().as_bytes())).collect();
+    Ok(Points { ids, vectors, payloads })
 }
 
 /// A page of points. Without a body it is the first one.
 pub(super) fn scroll(body: &[u8]) -> Result<Scroll, String> {
     let body = if body.is_empty() { b"{}" } else { body };
-    let read: ScrollBody = read(body, r#"{"after": 7, "limit": 100}"#)?;
+    let read: ScrollBody<'_> = read(body, r#"{"after": 7, "limit": 100}"#)?;
     Ok(Scroll {
         after: read.after.map(|id| id.0),
         limit: read.limit.map_or(USUAL_LIMIT, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
         with_vectors: read.with_vectors.unwrap_or(false),
+        filter: filters::filter(read.filter, read.text.as_deref())?,
     })
 }
 
@@ -200,6 +211,8 @@ pub(super) fn query(body: &[u8], spec: &Spec, most: usize) -> Result<Query, Stri
         k: read.k.map_or(USUAL_K, |k| usize::try_from(k).unwrap_or(usize::MAX)),
         recall: read.recall.unwrap_or(USUAL_RECALL),
         with_vectors: read.with_vectors.unwrap_or(false),
+        with_payload: read.with_payload.unwrap_or(false),
+        filter: filters::filter(read.filter, read.text.as_deref())?,
     })
 }
 

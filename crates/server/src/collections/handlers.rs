@@ -4,19 +4,24 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use serde_json::json;
+use stratann_engine::DType;
 use stratann_node::collections::{Collection, Error, Found, Kind, LIMIT_MAX, SearchOptions, Spec};
 use stratann_node::rows::ExternalId;
+use stratann_payload::index::Unindexed;
 use stratann_storage::ErrorKind;
 
-use super::body::{self, Named, Points, Query, Scroll};
+use super::body::{self, Points, Query, Scroll};
+use super::filters::{self, Wanted};
 use super::ids::IdJson;
-use super::replies::{Described, PointReply, QueryReply, Results, ScrollReply, Vector};
+use super::replies::{Described, PayloadJson, PointReply, QueryReply, Results, ScrollReply, Vector};
 use super::{Answer, Asked, ok};
 use crate::limits::Limits;
 use crate::shared::Rejection;
 
 /// Most bytes of the vectors that are read at once.
 const PART_BYTES: usize = 1 << 20;
+/// Most points that are read at once: each may have a payload of a MiB.
+const PAYLOADS_AT_ONCE: usize = 64;
 /// Bytes of a component as text, with its comma.
 const COMPONENT_BYTES: usize = 16;
 
@@ -100,6 +105,7 @@ pub(super) fn info(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     reply["segments"] = segments.collect();
     reply["trouble"] = facts.trouble.map(|e| e.message).into();
     reply["jobs"] = facts.jobs.into();
+    reply["schema"] = json!(collection.schema().map_err(rejection)?);
     reply["memory_bytes"] = facts.memory_bytes.into();
     reply["memory_quota_bytes"] = facts.limits.quota_bytes.into();
     reply["memory_minimum_bytes"] = facts.limits.minimum_bytes.into();
@@ -138,24 +144,89 @@ pub(super) fn drop_collection(asked: &mut Asked<'_>) -> Result<Answer, Rejection
 /// New points, or points in place of others.
 pub(super) fn upsert(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    let Points { ids, vectors } = body::points(asked.body, &collection.spec()).map_err(Rejection::bad)?;
-    let done = collection.upsert(&ids, &vectors).map_err(rejection)?;
+    let spec = collection.spec();
+    let Points { ids, vectors, payloads } = body::points(asked.body, &spec).map_err(Rejection::bad)?;
+    let done = collection.upsert_points(&ids, &vectors, &payloads).map_err(rejection)?;
     ok(&json!({ "seq": done.seq, "new": done.new, "replaced": done.replaced, "repeated": done.repeated }))
 }
 
 /// The end of points.
 pub(super) fn delete(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    let Named { ids } = body::named(asked.body).map_err(Rejection::bad)?;
-    let done = collection.delete(&ids).map_err(rejection)?;
-    ok(&json!({ "seq": done.seq, "deleted": done.deleted, "unknown": done.unknown }))
+    match filters::wanted(asked.body).map_err(Rejection::bad)? {
+        Wanted::Ids(ids) => {
+            let done = collection.delete(&ids).map_err(rejection)?;
+            ok(&json!({ "seq": done.seq, "deleted": done.deleted, "unknown": done.unknown }))
+        }
+        Wanted::Matching(filter) => {
+            let done = collection.delete_matching(&filter).map_err(rejection)?;
+            let unindexed = texts(&done.unindexed);
+            ok(&json!({
+                "seq": done.seq,
+                "deleted": done.deleted,
+                "changed": done.changed,
+                "changes": done.changes,
+                "unindexed": unindexed,
+            }))
+        }
+    }
 }
 
-/// Number of points.
+/// Number of points, or of those that match.
 pub(super) fn count(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
-    body::nothing(asked.body).map_err(Rejection::bad)?;
-    let count = asked.collection()?.count().map_err(rejection)?;
-    ok(&json!({ "count": count }))
+    let collection = asked.collection()?;
+    match filters::optional(asked.body).map_err(Rejection::bad)? {
+        None => ok(&json!({ "count": collection.count().map_err(rejection)? })),
+        Some(filter) => {
+            let counted = collection.count_matching(&filter).map_err(rejection)?;
+            let unindexed = texts(&counted.unindexed);
+            ok(&json!({ "seq": counted.seq, "count": counted.points, "unindexed": unindexed }))
+        }
+    }
+}
+
+fn texts(unindexed: &[Unindexed]) -> Vec<String> {
+    unindexed.iter().map(ToString::to_string).collect()
+}
+
+/// Fields of payloads that are indexed from now on.
+pub(super) fn set_schema(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let schema = filters::schema(asked.body).map_err(Rejection::bad)?;
+    asked.collection()?.set_schema(&schema).map_err(rejection)?;
+    ok(&json!({ "name": asked.name, "schema": schema }))
+}
+
+/// Fields that come to payloads, or in place of theirs.
+pub(super) fn set_payload(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    change_payload(asked, filters::Change::Set)
+}
+
+/// A payload in place of others.
+pub(super) fn overwrite_payload(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    change_payload(asked, filters::Change::Overwrite)
+}
+
+/// Payloads without some fields.
+pub(super) fn delete_payload_keys(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    change_payload(asked, filters::Change::Delete)
+}
+
+/// Points without payloads.
+pub(super) fn clear_payload(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    change_payload(asked, filters::Change::Clear)
+}
+
+fn change_payload(asked: &mut Asked<'_>, change: filters::Change) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let (wanted, update) = filters::change(asked.body, change).map_err(Rejection::bad)?;
+    let done = collection.change_payload(wanted.chosen(), update).map_err(rejection)?;
+    ok(&json!({
+        "seq": done.seq,
+        "changed": done.changed,
+        "unchanged": done.unchanged,
+        "unknown": done.unknown,
+        "changes": done.changes,
+    }))
 }
 
 /// A point by its id.
@@ -174,7 +245,7 @@ pub(super) fn point(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
 pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
     let spec = collection.spec();
-    let Scroll { after, limit, with_vectors } = body::scroll(asked.body).map_err(Rejection::bad)?;
+    let Scroll { after, limit, with_vectors, filter } = body::scroll(asked.body).map_err(Rejection::bad)?;
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Rejection::bad(format!("limit is {limit}; use 1 to {LIMIT_MAX}")));
     }
@@ -185,9 +256,14 @@ pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     if !asked.memory.grow((limit * each) as u64) {
         return Err(Rejection::overloaded());
     }
-    let page = collection.scroll(after.as_ref(), limit).map_err(rejection)?;
+    let page = match &filter {
+        None => collection.scroll(after.as_ref(), limit),
+        Some(filter) => collection.scroll_matching(after.as_ref(), limit, filter),
+    };
+    let page = page.map_err(rejection)?;
     let points = page.points.iter().map(|point| PointReply::of(point, spec.dtype, with_vectors));
-    ok(&ScrollReply { seq: page.seq, points: points.collect(), next: page.next.as_ref().map(IdJson) })
+    let next = page.next.as_ref().map(IdJson);
+    ok(&ScrollReply { seq: page.seq, points: points.collect(), next, unindexed: texts(&page.unindexed) })
 }
 
 /// The nearest points of queries.
@@ -203,27 +279,30 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let options = SearchOptions {
         k,
         recall: query.recall,
+        filter: query.filter.clone(),
         threads: asked.served.threads.max(1),
         ..SearchOptions::default()
     };
     let started = Instant::now();
     let found = collection.search_with(&query.vectors, &options).map_err(rejection)?;
     let latency_us = started.elapsed().as_micros() as u64;
-    let vectors = match query.with_vectors {
-        true => Some(vectors(&collection, &found)?),
-        false => None,
+    let points = match query.with_vectors || query.with_payload {
+        true => points_of(asked, &collection, (&found, query.with_vectors, query.with_payload))?,
+        false => Vec::new(),
     };
-    let mut of_hits = vectors.iter().flatten();
+    let mut first = 0;
     let answers = found.hits.iter().map(|hits| {
-        let own = of_hits.by_ref().take(hits.len());
-        let own = own.map(|found| found.as_ref().map(|bytes| Vector { bytes, dtype: spec.dtype })).collect();
+        let own = points.get(first..first + hits.len()).unwrap_or_default();
+        first += hits.len();
         Results {
             ids: hits.iter().map(|hit| IdJson(&hit.id)).collect(),
             distances: hits.iter().map(|hit| hit.distance).collect(),
-            vectors: query.with_vectors.then_some(own),
+            vectors: query.with_vectors.then(|| own.iter().map(|own| own.vector(spec.dtype)).collect()),
+            payloads: query.with_payload.then(|| own.iter().map(Kept::payload).collect()),
         }
     });
-    ok(&QueryReply { seq: found.seq, latency_us, answers: answers.collect() })
+    let answers = answers.collect();
+    ok(&QueryReply { seq: found.seq, latency_us, answers, unindexed: texts(&found.unindexed) })
 }
 
 /// Reserves memory for answers, whose ids are taken to be short.
@@ -245,14 +324,53 @@ fn reserve(asked: &mut Asked<'_>, query: &Query, spec: &Spec) -> Result<(), Reje
     }
 }
 
-/// Vectors of all hits, in their order; `None` for a point that was deleted since the search.
-fn vectors(collection: &Collection, found: &Found) -> Result<Vec<Option<Vec<u8>>>, Rejection> {
+/// What a reply has of a hit; nothing of a point that was deleted since the search.
+#[derive(Default)]
+struct Kept {
+    vector: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+}
+
+impl Kept {
+    fn vector(&self, dtype: DType) -> Option<Vector<'_>> {
+        self.vector.as_ref().map(|bytes| Vector { bytes, dtype })
+    }
+
+    fn payload(&self) -> Option<PayloadJson<'_>> {
+        self.payload.as_deref().map(PayloadJson)
+    }
+}
+
+/// Vectors and payloads of all hits, in their order. Memory of payloads is reserved while they are read.
+fn points_of(
+    asked: &mut Asked<'_>,
+    collection: &Collection,
+    (found, with_vectors, with_payload): (&Found, bool, bool),
+) -> Result<Vec<Kept>, Rejection> {
     let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
-    let part = (PART_BYTES / collection.spec().row_bytes().max(1)).clamp(1, LIMIT_MAX);
-    let mut all = Vec::with_capacity(ids.len());
+    let part = (PART_BYTES / collection.spec().row_bytes().max(1)).clamp(1, PAYLOADS_AT_ONCE);
+    let (mut all, mut payload_bytes) = (Vec::with_capacity(ids.len()), 0);
     for ids in ids.chunks(part) {
-        let points = collection.get(ids).map_err(rejection)?;
-        all.extend(points.into_iter().map(|point| point.map(|point| point.vector)));
+        for point in collection.get(ids).map_err(rejection)? {
+            let Some(point) = point else {
+                all.push(Kept::default());
+                continue;
+            };
+            let payload = point.payload.filter(|_| with_payload);
+            // As it is read, and as a part of the reply.
+            let bytes = 2 * payload.as_ref().map_or(0, Vec::len);
+            payload_bytes += bytes;
+            if payload_bytes > asked.limits.large_bytes {
+                return Err(Rejection::bad(format!(
+                    "the payloads of the results have more than {} bytes; ask for less at a time",
+                    asked.limits.large_bytes / 2
+                )));
+            }
+            if !asked.memory.grow(bytes as u64) {
+                return Err(Rejection::overloaded());
+            }
+            all.push(Kept { vector: with_vectors.then_some(point.vector), payload });
+        }
     }
     Ok(all)
 }

@@ -27,6 +27,7 @@ use crate::routes::by_component;
 use crate::shared::{Rejection, ReservedBytes, Shared, is_octets, json_response, read_body, response};
 
 mod body;
+mod filters;
 mod handlers;
 mod ids;
 mod replies;
@@ -83,7 +84,7 @@ struct Route {
 }
 
 /// The served paths with their methods, but for health and status.
-fn routes() -> [Route; 12] {
+fn routes() -> [Route; 17] {
     let route = |(method, filter), path, handler| Route { method, filter, path, handler };
     let (asked, put) = (("GET", MethodFilter::GET), ("PUT", MethodFilter::PUT));
     let (post, delete) = (("POST", MethodFilter::POST), ("DELETE", MethodFilter::DELETE));
@@ -101,6 +102,11 @@ fn routes() -> [Route; 12] {
         route(post, "/v1/collections/{collection}/scroll", handlers::scroll),
         route(post, "/v1/collections/{collection}/count", handlers::count),
         route(post, "/v1/collections/{collection}/compact", handlers::compact),
+        route(put, "/v1/collections/{collection}/schema", handlers::set_schema),
+        route(post, "/v1/collections/{collection}/payload/set", handlers::set_payload),
+        route(post, "/v1/collections/{collection}/payload/overwrite", handlers::overwrite_payload),
+        route(post, "/v1/collections/{collection}/payload/delete", handlers::delete_payload_keys),
+        route(post, "/v1/collections/{collection}/payload/clear", handlers::clear_payload),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 use half::f16;
 use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 use stratann_engine::DType;
 use stratann_node::collections::{Point, Spec};
 use stratann_params::IndexKind;
@@ -37,12 +38,15 @@ pub(super) struct PointReply<'a> {
     pub(super) seq: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vector: Option<Vector<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) payload: Option<PayloadJson<'a>>,
 }
 
 impl<'a> PointReply<'a> {
     pub(super) fn of(point: &'a Point, dtype: DType, with_vector: bool) -> PointReply<'a> {
         let vector = with_vector.then_some(Vector { bytes: &point.vector, dtype });
-        PointReply { id: IdJson(&point.id), seq: point.seq, vector }
+        let payload = point.payload.as_deref().map(PayloadJson);
+        PointReply { id: IdJson(&point.id), seq: point.seq, vector, payload }
     }
 }
 
@@ -53,6 +57,9 @@ pub(super) struct ScrollReply<'a> {
     pub(super) points: Vec<PointReply<'a>>,
     /// The id behind which the next page begins; null at the end.
     pub(super) next: Option<IdJson<'a>>,
+    /// Conditions of the filter for which payloads were read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unindexed: Vec<String>,
 }
 
 /// The answers to the queries of a request, all of one state of the collection.
@@ -61,6 +68,9 @@ pub(super) struct QueryReply<'a> {
     pub(super) seq: u64,
     pub(super) latency_us: u64,
     pub(super) answers: Vec<Results<'a>>,
+    /// Conditions of the filter for which payloads were read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unindexed: Vec<String>,
 }
 
 /// The nearest points of a query, nearest first.
@@ -71,6 +81,19 @@ pub(super) struct Results<'a> {
     /// Null for a point that was deleted since the search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vectors: Option<Vec<Option<Vector<'a>>>>,
+    /// Null for a point without one, or that was deleted since the search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) payloads: Option<Vec<Option<PayloadJson<'a>>>>,
+}
+
+/// A payload, which is JSON.
+pub(super) struct PayloadJson<'a>(pub(super) &'a [u8]);
+
+impl Serialize for PayloadJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let json: &RawValue = serde_json::from_slice(self.0).map_err(serde::ser::Error::custom)?;
+        json.serialize(serializer)
+    }
 }
 
 /// Components of a vector, as numbers.
