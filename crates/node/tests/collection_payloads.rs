@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::points::{SMALL, filled, number, open};
-use stratann_node::collections::{Chosen, Collection, Kind, Node, SearchOptions};
+use stratann_node::collections::{Chosen, Collection, Condition, Kind, Node, SearchOptions};
 use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key, RowKind};
 use stratann_payload::{Filter, IndexKind, Path as Field, Predicate, Schema};
 use stratann_storage::{ErrorKind, Quiet};
@@ -284,4 +284,34 @@ fn a_damaged_file_of_payloads_stops_its_collection() {
         assert!(error.kind == CORRUPT && error.message.contains(name), "{error}");
         assert_eq!(node.collection("other").unwrap().count().unwrap(), 10);
     }
+}
+
+#[test]
+fn points_are_written_where_a_condition_holds() {
+    let place = tempfile::tempdir().unwrap();
+    let node = open(place.path()).unwrap();
+    let points = node.create_collection("points", SMALL).unwrap();
+    let ids: Vec<_> = (0..6).map(number).collect();
+    let vectors = |value: u64| filled(value).repeat(6);
+    points.upsert(&ids[..2], &filled(1).repeat(2)).unwrap();
+    points.checkpoint(&Quiet).unwrap();
+    points.upsert(&ids[2..4], &filled(2).repeat(2)).unwrap();
+    points.set_payload(Chosen::Ids(&ids[1..2]), br#"{"a":1}"#, None).unwrap();
+    assert_eq!(points.seq().unwrap(), 3);
+    let done = points.upsert_if(&ids[..5], &filled(3).repeat(5), &[], Condition::IfAbsent).unwrap();
+    assert_eq!((done.seq, done.new, done.replaced, done.skipped), (4, 1, 0, 4));
+    let none = points.upsert_if(&ids[..5], &filled(4).repeat(5), &[], Condition::IfAbsent).unwrap();
+    assert_eq!((none.seq, none.new, none.replaced, none.skipped), (4, 0, 0, 5));
+    // Of the changes 1, 3, 2, 2, 4 and none.
+    let done = points
+        .upsert_if(&ids, &vectors(5), &[Some(&br#"{"b":1}"#[..]); 6], Condition::IfNotNewer(2))
+        .unwrap();
+    assert_eq!((done.seq, done.new, done.replaced, done.skipped), (5, 1, 3, 2));
+    let found = points.get(&ids).unwrap();
+    let seqs: Vec<u64> = found.iter().flatten().map(|point| point.seq).collect();
+    assert_eq!(seqs, [5, 3, 5, 5, 4, 5]);
+    let values: Vec<_> = found.iter().flatten().map(|point| point.vector.clone()).collect();
+    assert_eq!(values, [5, 1, 5, 5, 3, 5].map(filled));
+    assert_eq!((count(&points, "b = 1"), count(&points, "a = 1"), points.count().unwrap()), (4, 1, 6));
+    node.verify("points").unwrap();
 }

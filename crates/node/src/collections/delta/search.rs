@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use stratann_core::delta::{Effort, Points, Query};
 use stratann_kernel::distance::Exact;
@@ -19,6 +20,8 @@ pub struct Hit {
     pub id: ExternalId,
     /// Its distance; smaller is nearer. One that is no number counts as infinite.
     pub distance: f32,
+    /// Its payload as compact JSON, if payloads were asked for; `None` for a point without.
+    pub payload: Option<Vec<u8>>,
 }
 
 /// What searches of points in memory did, summed over queries.
@@ -60,6 +63,7 @@ pub(crate) struct Searching {
 struct Candidate<'a> {
     distance: f32,
     id: &'a ExternalId,
+    payload: Option<&'a Arc<[u8]>>,
     list: u32,
 }
 
@@ -120,7 +124,7 @@ impl<'a> Nearest<'a> {
         let Some(id) = block.id(at.row as usize) else { return false };
         // Minus zero becomes zero, so that the two are a tie.
         let distance = if distance.is_nan() { f32::INFINITY } else { distance + 0.0 };
-        let candidate = Candidate { distance, id, list };
+        let candidate = Candidate { distance, id, payload: block.payload(at.row as usize), list };
         let is_full = self.best.len() >= self.k;
         let is_result = !is_full || self.best.peek().is_some_and(|worst| candidate < *worst);
         // A payload is read only of a row that would be a result.
@@ -158,9 +162,12 @@ impl<'a> Nearest<'a> {
         self.best.into_sorted_vec().iter().map(|found| (found.distance, found.list)).collect()
     }
 
-    fn into_hits(self) -> Vec<Hit> {
-        let sorted = self.best.into_sorted_vec();
-        sorted.into_iter().map(|found| Hit { id: found.id.clone(), distance: found.distance }).collect()
+    fn into_hits(self) -> Vec<(Hit, Option<Arc<[u8]>>)> {
+        let hit = |found: Candidate<'_>| {
+            let hit = Hit { id: found.id.clone(), distance: found.distance, payload: None };
+            (hit, found.payload.cloned())
+        };
+        self.best.into_sorted_vec().into_iter().map(hit).collect()
     }
 }
 
@@ -186,7 +193,8 @@ impl Points for Nearest<'_> {
 }
 
 impl State {
-    /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted.
+    /// The nearest points of a query that are in memory, without their payloads.
+    #[cfg(test)]
     pub(crate) fn nearest(
         &self,
         spec: &Spec,
@@ -194,6 +202,18 @@ impl State {
         wanted: &Wanted,
         searching: &mut Searching,
     ) -> Vec<Hit> {
+        self.nearest_points(spec, query, wanted, searching).into_iter().map(|(hit, _)| hit).collect()
+    }
+
+    /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted. The
+    /// payload of each is beside it.
+    pub(crate) fn nearest_points(
+        &self,
+        spec: &Spec,
+        query: &[u8],
+        wanted: &Wanted,
+        searching: &mut Searching,
+    ) -> Vec<(Hit, Option<Arc<[u8]>>)> {
         let mut nearest = Nearest::of(self, spec, query, (wanted.k, wanted.bound));
         let Searching { query: buffers, stats, matches } = searching;
         nearest.matches = matches.as_mut();
