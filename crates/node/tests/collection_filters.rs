@@ -61,9 +61,14 @@ fn compare(points: &Collection, twin: &Twin, filter: &Filter) {
     }
     assert!(found.iter().eq(expected.iter().map(|(id, _)| *id)), "{filter:?}");
     for (k, recall) in [(3, 1.0), (1000, 1.0), (5, 0.9)] {
+        let (filter_of, with_payload) = (Some(predicate.clone()), k > 3);
         let options =
-            SearchOptions { k, recall, filter: Some(predicate.clone()), ..SearchOptions::default() };
+            SearchOptions { k, recall, filter: filter_of, with_payload, ..SearchOptions::default() };
         let hits = points.search_with(&filled(4), &options).unwrap().hits.remove(0);
+        for hit in &hits {
+            let payload = Some(&twin[&hit.id].1).filter(|own| with_payload && !own.is_empty());
+            assert_eq!(hit.payload, payload.map(Payload::to_bytes));
+        }
         let mut nearest: Vec<_> =
             expected.iter().map(|(id, value)| (4.0 * (*value as f32 - 4.0).powi(2), *id)).collect();
         nearest.sort_by(|one, two| one.partial_cmp(two).unwrap());

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use common::points::{Model, components, open};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Chosen, Spec, Upserted};
+use stratann_node::collections::{Chosen, Collection, Spec, Upserted};
 use stratann_node::rows::ExternalId;
 use stratann_payload::value::Update;
 use stratann_payload::{Path, Payload};
@@ -70,6 +70,33 @@ fn vector(spec: &Spec, values: [u8; 3]) -> Vec<u8> {
     components(spec.dtype, &values.map(|x| f32::from(x) - shift))
 }
 
+fn upsert(collection: &Collection, model: &mut Model, points: &[(u8, [u8; 3], Option<u8>)]) {
+    let spec = collection.spec();
+    let ids: Vec<_> = points.iter().map(|(of, ..)| id(*of)).collect();
+    let vectors: Vec<u8> = points.iter().flat_map(|(_, values, _)| vector(&spec, *values)).collect();
+    let payloads: Vec<_> = points.iter().map(|(_, _, number)| number.map(payload)).collect();
+    let seq = model.seq + 1;
+    let (new, replaced) = model.upsert_points(seq, &ids, &vectors, &payloads);
+    let repeated = ids.len() as u64 - new - replaced;
+    let payloads: Vec<_> = payloads.iter().map(Option::as_deref).collect();
+    let done = collection.upsert_points(&ids, &vectors, &payloads);
+    assert_eq!(done, Ok(Upserted { seq, new, replaced, repeated, skipped: 0 }));
+}
+
+fn change_payload(collection: &Collection, model: &mut Model, (numbers, number): (Vec<u8>, Option<u8>)) {
+    let ids: Vec<_> = numbers.into_iter().map(id).collect();
+    let update = match number {
+        Some(number) => Update::Set {
+            payload: Payload::parse(format!(r#"{{"n":{number}}}"#).as_bytes()).unwrap(),
+            key: None,
+        },
+        None => Update::DeleteKeys(vec![Path::parse("n").unwrap()]),
+    };
+    let changed = model.change_payload(model.seq + 1, &ids, &update);
+    let done = collection.change_payload(Chosen::Ids(&ids), update).unwrap();
+    assert_eq!((done.seq, done.changed), (model.seq, changed));
+}
+
 fn check(spec: Spec, steps: Vec<Step>) {
     let place = tempfile::tempdir().unwrap();
     let mut node = open(place.path()).unwrap();
@@ -78,16 +105,7 @@ fn check(spec: Spec, steps: Vec<Step>) {
     for step in steps {
         match step {
             Step::Upsert(points) => {
-                let ids: Vec<_> = points.iter().map(|(of, ..)| id(*of)).collect();
-                let vectors: Vec<u8> =
-                    points.iter().flat_map(|(_, values, _)| vector(&spec, *values)).collect();
-                let payloads: Vec<_> = points.iter().map(|(_, _, number)| number.map(payload)).collect();
-                let seq = model.seq + 1;
-                let (new, replaced) = model.upsert_points(seq, &ids, &vectors, &payloads);
-                let repeated = ids.len() as u64 - new - replaced;
-                let payloads: Vec<_> = payloads.iter().map(Option::as_deref).collect();
-                let done = collection.upsert_points(&ids, &vectors, &payloads);
-                assert_eq!(done, Ok(Upserted { seq, new, replaced, repeated }));
+                upsert(&collection, &mut model, &points);
             }
             Step::Delete(numbers) => {
                 let mut ids: Vec<_> = numbers.into_iter().map(id).collect();
@@ -99,17 +117,7 @@ fn check(spec: Spec, steps: Vec<Step>) {
                 assert_eq!(done.unknown, ids.len() as u64 - deleted);
             }
             Step::Payload(numbers, number) => {
-                let ids: Vec<_> = numbers.into_iter().map(id).collect();
-                let update = match number {
-                    Some(number) => Update::Set {
-                        payload: Payload::parse(format!(r#"{{"n":{number}}}"#).as_bytes()).unwrap(),
-                        key: None,
-                    },
-                    None => Update::DeleteKeys(vec![Path::parse("n").unwrap()]),
-                };
-                let changed = model.change_payload(model.seq + 1, &ids, &update);
-                let done = collection.change_payload(Chosen::Ids(&ids), update).unwrap();
-                assert_eq!((done.seq, done.changed), (model.seq, changed));
+                change_payload(&collection, &mut model, (numbers, number));
             }
             Step::Search(queries, k) => {
                 let queries: Vec<u8> = queries.into_iter().flat_map(|values| vector(&spec, values)).collect();

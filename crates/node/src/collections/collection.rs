@@ -8,10 +8,10 @@ use super::error::{Error, Result};
 use super::limits::MemoryLimits;
 use super::live::{Job, Live, Shared, Slot};
 use super::options::SearchOptions;
-use super::parts;
+use super::parts::{self, PAYLOADS_BYTES_MAX};
 use super::sieves::FilterStats;
 use super::spec::Spec;
-use super::work::{Deleted, Done, Upserted, Work, check_id, check_ids};
+use super::work::{Condition, Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
 use stratann_core::query::QueryStats;
 use stratann_params::IndexKind;
@@ -24,8 +24,6 @@ use stratann_storage::budget::thread_cpu_ns;
 pub const LIMIT_MAX: usize = 16_384;
 /// Most bytes of the vectors of a page, and of the queries of a search.
 pub(super) const PAGE_BYTES_MAX: usize = 8 << 20;
-/// Most bytes of the payloads of points that are asked for by their ids.
-const PAYLOADS_BYTES_MAX: usize = 64 << 20;
 
 /// A collection of a node. Clones are the same collection.
 #[derive(Clone)]
@@ -159,8 +157,23 @@ impl Collection {
         vectors: &[u8],
         payloads: &[Option<&[u8]>],
     ) -> Result<Upserted> {
+        self.upsert_if(ids, vectors, payloads, Condition::Always)
+    }
+
+    /// As [`Collection::upsert_points`], of points for which a condition holds. Of several points of an id the last one
+    /// counts.
+    ///
+    /// # Errors
+    /// As [`Collection::upsert_points`].
+    pub fn upsert_if(
+        &self,
+        ids: &[ExternalId],
+        vectors: &[u8],
+        payloads: &[Option<&[u8]>],
+        condition: Condition,
+    ) -> Result<Upserted> {
         let work = Work::upsert(&self.slot.spec, ids, vectors, payloads);
-        let work = work.map_err(|e| e.of_collection(self.name()))?;
+        let work = work.map_err(|e| e.of_collection(self.name()))?.only(condition);
         match self.slot.change(&self.shared, work)? {
             Done::Upserted(done) => Ok(done),
             other => Err(other.of_another()),

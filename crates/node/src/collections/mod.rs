@@ -33,4 +33,4 @@ pub use options::{SearchOptions, SegmentOptions};
 pub use sieves::FilterStats;
 pub use spec::{DIM_MAX, NAME_BYTES_MAX, Spec};
 pub use verify::Verified;
-pub use work::{Deleted, PayloadChanged, Upserted};
+pub use work::{Condition, Deleted, PayloadChanged, Upserted};

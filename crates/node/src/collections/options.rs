@@ -17,6 +17,8 @@ pub struct SearchOptions {
     pub recall: f64,
     /// Returns only points that match.
     pub filter: Option<Arc<Predicate>>,
+    /// Returns the payloads of results with them.
+    pub with_payload: bool,
     /// Threads that search segments.
     pub threads: usize,
     /// Has each segment reach the recall by itself, as if it were searched alone; to compare.
@@ -31,6 +33,7 @@ impl Default for SearchOptions {
             k: 10,
             recall: 0.95,
             filter: None,
+            with_payload: false,
             threads: 1,
             each_part_alone: false,
             scan_all_in_memory: false,

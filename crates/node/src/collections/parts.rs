@@ -1,6 +1,7 @@
 //! A query over all parts of a state: the points in memory and each segment.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use stratann_core::query::QueryStats;
 use stratann_engine::search::{Answers, Effort, Filters, SearchOptions as EngineOptions, Together};
@@ -15,6 +16,9 @@ use super::sieves::{FilterStats, Filtered};
 use super::spec::Spec;
 use crate::rows::ExternalId;
 use crate::segments::{Place, WantedRows};
+
+/// Most bytes of payloads that are returned at once, of results or of points that are asked for by their ids.
+pub(super) const PAYLOADS_BYTES_MAX: usize = 64 << 20;
 
 /// Results of several queries, and what they cost.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,8 +37,8 @@ pub(super) struct Answered {
 
 /// Where a result is.
 enum Found<'a> {
-    /// In memory.
-    Point(ExternalId),
+    /// In memory, with its payload.
+    Point(ExternalId, Option<Arc<[u8]>>),
     /// In a segment, whose ids are read once it is known which results are left.
     Row(&'a SegmentState, u64),
 }
@@ -71,20 +75,45 @@ impl<'a> Nearest<'a> {
         self.found.get(k - 1).map_or(f32::INFINITY, |last| last.0)
     }
 
-    /// The results with their ids. Ties are in the order of ids.
-    fn into_hits(self, k: usize) -> Result<Vec<Hit>> {
+    /// The results with their ids, and their payloads if so many bytes of them may be returned. Ties are in the order
+    /// of ids.
+    fn into_hits(self, k: usize, payloads: &mut Option<usize>) -> Result<Vec<Hit>> {
         let hit = |(distance, found)| {
-            let id = match found {
-                Found::Point(id) => id,
-                Found::Row(own, ordinal) => own.segment.id(ordinal)?.0,
-            };
-            Ok(Hit { id, distance })
+            Ok(match found {
+                Found::Point(id, json) => (Hit { id, distance, payload: None }, Its::Payload(json)),
+                Found::Row(own, ordinal) => {
+                    let (id, place) = own.segment.id(ordinal)?;
+                    (Hit { id, distance, payload: None }, Its::Row(own, place.row))
+                }
+            })
         };
         let mut hits = self.found.into_iter().map(hit).collect::<Result<Vec<_>>>()?;
-        hits.sort_by(|one, two| one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id)));
+        hits.sort_by(|(one, _), (two, _)| {
+            one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id))
+        });
         hits.truncate(k);
-        Ok(hits)
+        let with_its_payload = |(hit, its): (Hit, Its<'_>)| {
+            let Some(left) = payloads.as_mut() else { return Ok(hit) };
+            let payload = match its {
+                Its::Payload(json) => json.map(|json| json.to_vec()),
+                Its::Row(own, row) => own.payload(row)?,
+            };
+            let bytes = payload.as_ref().map_or(0, Vec::len);
+            *left = left.checked_sub(bytes).ok_or_else(|| {
+                Error::bad_input(format!(
+                    "the payloads of all results have more than {PAYLOADS_BYTES_MAX} bytes; ask for fewer results"
+                ))
+            })?;
+            Ok(Hit { payload, ..hit })
+        };
+        hits.into_iter().map(with_its_payload).collect()
     }
+}
+
+/// Where the payload of a result is.
+enum Its<'a> {
+    Payload(Option<Arc<[u8]>>),
+    Row(&'a SegmentState, u32),
 }
 
 /// Searches a state: where most rows are first, whose distances bound the search of the others.
@@ -121,7 +150,9 @@ pub(super) fn search(
         search_memory(state, &scanned, (spec, queries, options), &mut all);
         search_segments(&segments, queries, options, &mut all)?;
     }
-    let hits = all.nearest.into_iter().map(|own| own.into_hits(options.k)).collect::<Result<_>>()?;
+    let mut payloads = options.with_payload.then_some(PAYLOADS_BYTES_MAX);
+    let hits =
+        all.nearest.into_iter().map(|own| own.into_hits(options.k, &mut payloads)).collect::<Result<_>>()?;
     let mut filter = filter_stats;
     if let Some(matches) = &all.searching.matches {
         matches.check()?;
@@ -141,8 +172,8 @@ fn search_memory<'a>(
     for (query, nearest) in queries.chunks_exact(spec.row_bytes()).zip(nearest) {
         let (k, recall) = (options.k, options.recall);
         let wanted = Wanted { k, recall, bound: nearest.bound(k), all_rows: options.scan_all_in_memory };
-        let found = state.nearest(spec, query, &wanted, searching);
-        nearest.join(found.into_iter().map(|hit| (hit.distance, Found::Point(hit.id))), k);
+        let found = state.nearest_points(spec, query, &wanted, searching);
+        nearest.join(found.into_iter().map(|(hit, json)| (hit.distance, Found::Point(hit.id, json))), k);
         for own in scanned {
             scan(own, (query, nearest), options, searching);
         }

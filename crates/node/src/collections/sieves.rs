@@ -1,7 +1,8 @@
 //! Rows of segments that match filters, and a cache of them.
 //!
 //! A sieve of a filter has the rows of a segment that match, dead ones included; segments never change, so it stays
-//! right. Newer payloads of some rows are decided over it. What is left of it in a state is kept, too, with the plans of searches among these rows.
+//! right. Newer payloads of some rows are decided over it. What is left of it in a state is kept, too, with the plans
+//! of searches among these rows.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};

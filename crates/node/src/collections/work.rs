@@ -27,6 +27,20 @@ pub struct Upserted {
     pub replaced: u64,
     /// Points that a later one of the same id in the same batch took the place of.
     pub repeated: u64,
+    /// Ids whose point was left as it was, by a condition.
+    pub skipped: u64,
+}
+
+/// Which points of an upsert are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// All.
+    #[default]
+    Always,
+    /// Those of ids without a point.
+    IfAbsent,
+    /// Those of ids without a point, or with one that no change behind this number wrote.
+    IfNotNewer(u64),
 }
 
 /// What was done with the ids of a delete.
@@ -89,6 +103,8 @@ pub(super) struct Work {
     expected: Vec<u64>,
     /// What is done to the payloads of points that are there.
     pub(super) update: Option<Arc<Update>>,
+    /// Which points of an upsert are written.
+    condition: Condition,
     /// Points that a later one of the same id took the place of.
     pub(super) repeated: u64,
     /// Most bytes of its rows.
@@ -117,9 +133,8 @@ impl Work {
         let kept = last_of_each(ids);
         let repeated = (count - kept.len()) as u64;
         let of_kept = kept.iter().filter_map(|at| payloads.get(*at).cloned()).collect();
-        let (ids_of_kept, expected, update) = (Vec::with_capacity(kept.len()), Vec::new(), None);
         let mut work =
-            Work { ids: ids_of_kept, vectors: None, payloads: of_kept, expected, update, repeated, bytes };
+            Work { payloads: of_kept, repeated, ..Work::of_ids(Vec::with_capacity(kept.len()), bytes) };
         let mut chosen = Vec::with_capacity(kept.len() * spec.row_bytes());
         for (id, vector) in kept.into_iter().filter_map(|at| {
             let bytes = at * spec.row_bytes()..(at + 1) * spec.row_bytes();
@@ -162,7 +177,32 @@ impl Work {
 
     fn of_ids(ids: Vec<ExternalId>, bytes: u64) -> Work {
         let (payloads, expected) = (Vec::new(), Vec::new());
-        Work { ids, vectors: None, payloads, expected, update: None, repeated: 0, bytes }
+        Work {
+            ids,
+            vectors: None,
+            payloads,
+            expected,
+            update: None,
+            condition: Condition::Always,
+            repeated: 0,
+            bytes,
+        }
+    }
+
+    /// The same where a condition holds.
+    pub(super) fn only(self, condition: Condition) -> Work {
+        Work { condition, ..self }
+    }
+
+    /// Whether it changes an id, by its place in this change. `earlier` is the number of the change that wrote the
+    /// point that is there.
+    pub(super) fn writes(&self, at: usize, earlier: Option<u64>) -> bool {
+        match (earlier, self.condition) {
+            _ if self.is_delete() => earlier.is_some_and(|seq| self.admits(at, seq)),
+            (None, _) | (_, Condition::Always) => true,
+            (Some(_), Condition::IfAbsent) => false,
+            (Some(seq), Condition::IfNotNewer(newest)) => seq <= newest,
+        }
     }
 
     /// Whether a change of this number may be that of the point to change, by its place in this change.

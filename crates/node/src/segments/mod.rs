@@ -22,7 +22,7 @@ pub(crate) use ids::Place;
 pub(crate) use layout::{Layout, SegmentEntry};
 pub(crate) use made::{Making, Point, from_points};
 pub(crate) use merge::{Merged, Source, merge};
-pub(crate) use nearest::KSmallest;
+pub(crate) use nearest::{Candidate, KSmallest};
 pub(crate) use overlay::{Newer, Overlay};
 pub(crate) use policy::{Level, Sized, next_merge};
 pub(crate) use scanned::WantedRows;

@@ -1,5 +1,5 @@
-//! Payloads of a segment, in two files of `stratann-payload` by the rows of the index. A segment in which no point has a
-//! payload has neither.
+//! Payloads of a segment, in two files of `stratann-payload` by the rows of the index. A segment without payloads has
+//! neither.
 
 use std::borrow::Cow;
 use std::fs::File;

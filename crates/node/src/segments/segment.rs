@@ -155,13 +155,14 @@ impl Segment {
         self.ids.find(id)
     }
 
-    /// Id and sequence number of an ordinal.
+    /// Id and place of an ordinal.
     ///
     /// # Errors
     /// `Corrupt` and `Io`.
-    pub(crate) fn id(&self, ordinal: u64) -> Result<(ExternalId, u64)> {
+    pub(crate) fn id(&self, ordinal: u64) -> Result<(ExternalId, Place)> {
         let entry = self.ids.entry(ordinal)?;
-        Ok((self.decode(&entry.id)?, entry.seq))
+        let place = Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq };
+        Ok((self.decode(&entry.id)?, place))
     }
 
     /// The rows of ordinals, which ascend.

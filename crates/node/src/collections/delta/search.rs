@@ -1,5 +1,8 @@
 //! The nearest points of a state.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+
 use stratann_core::delta::{Effort, Lists, Points, Query};
 use stratann_kernel::distance::Exact;
 
@@ -8,7 +11,7 @@ use super::matching::Matches;
 use super::state::{At, LiveBlock, State};
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
-use crate::segments::KSmallest;
+use crate::segments::{Candidate, KSmallest};
 
 /// Fewer rows are compared by all distances while nothing is known of their lists: each list costs as much as some rows.
 const SCANNED_ROWS: u64 = 2048;
@@ -20,6 +23,8 @@ pub struct Hit {
     pub id: ExternalId,
     /// Its distance; smaller is nearer. One that is no number counts as infinite.
     pub distance: f32,
+    /// Its payload as compact JSON, if payloads were asked for; `None` for a point without.
+    pub payload: Option<Vec<u8>>,
 }
 
 /// What searches of points in memory did, summed over queries.
@@ -57,6 +62,32 @@ pub(crate) struct Searching {
     pub(crate) matches: Option<Matches>,
 }
 
+/// A row as a result: ties are broken by its id, which is not copied yet.
+struct Name<'a> {
+    id: &'a ExternalId,
+    payload: Option<&'a Arc<[u8]>>,
+}
+
+impl PartialEq for Name<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Name<'_> {}
+
+impl Ord for Name<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.id.cmp(other.id)
+    }
+}
+
+impl PartialOrd for Name<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 /// The nearest rows so far.
 pub(super) struct Nearest<'a> {
     state: &'a State,
@@ -65,8 +96,7 @@ pub(super) struct Nearest<'a> {
     pub(super) skip: Option<At>,
     /// The rows that may be results; `None` for all.
     matches: Option<&'a mut Matches>,
-    /// Names are ids that are not copied yet.
-    best: KSmallest<&'a ExternalId>,
+    best: KSmallest<Name<'a>>,
     distances: u64,
     buffer: Vec<f32>,
 }
@@ -82,10 +112,11 @@ impl<'a> Nearest<'a> {
     /// Keeps a row where it is a result. Returns whether it was kept.
     fn offer(&mut self, distance: f32, (at, block): (At, &'a Block), list: u32) -> bool {
         let Some(id) = block.id(at.row as usize) else { return false };
+        let name = Name { id, payload: block.payload(at.row as usize) };
         let matches = &mut self.matches;
         // A payload is read only of a row that would be a result.
         let may_return = || matches.as_mut().is_none_or(|matches| matches.has(at, block));
-        self.best.offer_if(distance, id, list, may_return)
+        self.best.offer_if(distance, name, list, may_return)
     }
 
     /// Computes the distances of all rows of blocks, the first of which has this number.
@@ -107,9 +138,13 @@ impl<'a> Nearest<'a> {
         self.best.into_sorted().iter().map(|found| (found.distance, found.list)).collect()
     }
 
-    fn into_hits(self) -> Vec<Hit> {
-        let sorted = self.best.into_sorted();
-        sorted.into_iter().map(|found| Hit { id: found.name.clone(), distance: found.distance }).collect()
+    fn into_hits(self) -> Vec<(Hit, Option<Arc<[u8]>>)> {
+        let sorted = self.best.into_sorted().into_iter();
+        let hit = |found: Candidate<Name<'_>>| {
+            let hit = Hit { id: found.name.id.clone(), distance: found.distance, payload: None };
+            (hit, found.name.payload.cloned())
+        };
+        sorted.map(hit).collect()
     }
 }
 
@@ -134,7 +169,8 @@ impl Points for Nearest<'_> {
 }
 
 impl State {
-    /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted.
+    /// The nearest points of a query that are in memory, without their payloads.
+    #[cfg(test)]
     pub(crate) fn nearest(
         &self,
         spec: &Spec,
@@ -142,6 +178,18 @@ impl State {
         wanted: &Wanted,
         searching: &mut Searching,
     ) -> Vec<Hit> {
+        self.nearest_points(spec, query, wanted, searching).into_iter().map(|(hit, _)| hit).collect()
+    }
+
+    /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted. The
+    /// payload of each is beside it.
+    pub(crate) fn nearest_points(
+        &self,
+        spec: &Spec,
+        query: &[u8],
+        wanted: &Wanted,
+        searching: &mut Searching,
+    ) -> Vec<(Hit, Option<Arc<[u8]>>)> {
         let mut nearest = Nearest::of(self, spec, query, (wanted.k, wanted.bound));
         let Searching { query: buffers, stats, matches } = searching;
         nearest.matches = matches.as_mut();

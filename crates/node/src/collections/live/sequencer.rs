@@ -168,7 +168,7 @@ impl Slot {
                     }
                     None => {}
                 }
-                if !work.work.is_delete() {
+                if !work.work.is_delete() && work.is_written.get(at) == Some(&true) {
                     let payload = work.work.payload(at).map(|json| &**json);
                     let value = encode_point(id, work.work.vector(at), payload);
                     batch.put(work.place(at).tail_key(self.id), &value);
@@ -229,7 +229,24 @@ struct Resolved<'a> {
     seq: u64,
     /// Where the points are that die, one for each id.
     earlier: Vec<Option<Earlier>>,
+    /// Which ids it changes at all.
+    is_written: Vec<bool>,
     done: Done,
+}
+
+/// Numbers of a change.
+#[derive(Default)]
+struct Counts {
+    /// Ids that it changes.
+    written: u64,
+    /// Those of them that had a point.
+    known: u64,
+    /// Those of these whose point was in the tail.
+    in_tail: u64,
+    /// Bytes of the ids and payloads of these.
+    tail_bytes: PointBytes,
+    /// Bytes of the ids and payloads that are written.
+    bytes: PointBytes,
 }
 
 impl<'a> Resolved<'a> {
@@ -244,9 +261,8 @@ impl<'a> Resolved<'a> {
             Some(Earlier::Segment { number, row, .. }) => Some(Change::Kill { segment: number, row }),
             _ => None,
         });
-        // A point that a delete leaves alone has no earlier place.
-        let changed = work.ids.iter().enumerate().zip(&self.earlier);
-        let changed = changed.filter(move |(_, earlier)| !work.is_delete() || earlier.is_some());
+        let changed =
+            work.ids.iter().enumerate().zip(&self.is_written).filter(|(_, is_written)| **is_written);
         let own = changed.map(move |((at, id), _)| match work.is_delete() {
             true => Change::Remove(id),
             false => {
@@ -315,55 +331,67 @@ impl<'a> Resolver<'a> {
     /// # Errors
     /// `Busy` when there is no room for its points; `Corrupt` and `Io` of segments. Then it does not count.
     fn resolve(&mut self, work: &'a Work) -> Result<Resolved<'a>> {
-        let earlier = work.ids.iter().enumerate().map(|(at, id)| {
+        let found = work.ids.iter().enumerate().map(|(at, id)| {
             let earlier = self.earlier(id)?;
-            Ok(earlier.filter(|earlier| work.admits(at, earlier.seq())))
+            let is_written = work.writes(at, earlier.as_ref().map(Earlier::seq));
+            Ok((earlier.filter(|_| is_written), is_written))
         });
-        let earlier = earlier.collect::<Result<Vec<_>>>()?;
-        let (mut known, mut in_tail) = (0, 0);
-        let (mut tail_bytes, mut bytes) = (PointBytes::default(), PointBytes::default());
-        for (at, earlier) in earlier.iter().enumerate() {
-            bytes += work.bytes_of(at);
-            known += u64::from(earlier.is_some());
+        let (earlier, is_written): (Vec<_>, Vec<bool>) =
+            found.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let mut of = Counts::default();
+        for (at, earlier) in earlier.iter().enumerate().filter(|(at, _)| is_written[*at]) {
+            of.written += 1;
+            of.bytes += work.bytes_of(at);
+            of.known += u64::from(earlier.is_some());
             if let Some(Earlier::Tail(_, own)) = earlier {
-                in_tail += 1;
-                tail_bytes += *own;
+                of.in_tail += 1;
+                of.tail_bytes += *own;
             }
         }
-        let count = work.ids.len() as u64;
-        let new = count - known;
-        if !work.is_delete() {
-            self.check_room(count, (self.manifest.tail_points - in_tail, bytes))?;
+        if !work.is_delete() && of.written > 0 {
+            self.check_room(of.written, (self.manifest.tail_points - of.in_tail, of.bytes))?;
+        }
+        let seq = self.count(&of, work.is_delete());
+        let done = match work.is_delete() {
+            true => {
+                Done::Deleted(Deleted { seq, deleted: of.known, unknown: work.ids.len() as u64 - of.known })
+            }
+            false => Done::Upserted(Upserted {
+                seq,
+                new: of.written - of.known,
+                replaced: of.known,
+                repeated: work.repeated,
+                skipped: work.ids.len() as u64 - of.written,
+            }),
+        };
+        for (at, id) in work.ids.iter().enumerate().filter(|(at, _)| is_written[*at]) {
+            let place = Place { seq, ordinal: at as u32 };
+            let now = (!work.is_delete()).then(|| Earlier::Tail(place, work.bytes_of(at)));
+            self.changed.insert(id, now);
+        }
+        Ok(Resolved { work, seq, earlier, is_written, done })
+    }
+
+    /// Counts a change in. Returns its number; the newest one where it changes nothing.
+    fn count(&mut self, of: &Counts, is_delete: bool) -> u64 {
+        if of.written == 0 {
+            return self.newest;
         }
         let manifest = &mut self.manifest;
-        manifest.tail_points -= in_tail;
-        manifest.bytes -= tail_bytes;
-        if work.is_delete() {
-            if known > 0 {
-                manifest.seq += 1;
-                manifest.points -= known;
-                self.newest = manifest.seq;
-            }
-            let seq = self.newest;
-            let gone = work.ids.iter().zip(&earlier).filter(|(_, earlier)| earlier.is_some());
-            self.changed.extend(gone.map(|(id, _)| (id, None)));
-            let done = Done::Deleted(Deleted { seq, deleted: known, unknown: new });
-            return Ok(Resolved { work, seq, earlier, done });
-        }
         manifest.seq += 1;
-        manifest.points += new;
-        manifest.tail_points += count;
-        manifest.bytes += bytes;
-        let seq = manifest.seq;
-        self.newest = seq;
-        self.rows += count;
-        self.bytes += bytes;
-        self.changed.extend(work.ids.iter().enumerate().map(|(at, id)| {
-            let place = Place { seq, ordinal: at as u32 };
-            (id, Some(Earlier::Tail(place, work.bytes_of(at))))
-        }));
-        let done = Done::Upserted(Upserted { seq, new, replaced: known, repeated: work.repeated });
-        Ok(Resolved { work, seq, earlier, done })
+        manifest.tail_points -= of.in_tail;
+        manifest.bytes -= of.tail_bytes;
+        if is_delete {
+            manifest.points -= of.known;
+        } else {
+            manifest.points += of.written - of.known;
+            manifest.tail_points += of.written;
+            manifest.bytes += of.bytes;
+            self.rows += of.written;
+            self.bytes += of.bytes;
+        }
+        self.newest = manifest.seq;
+        self.newest
     }
 
     /// Checks that so many rows may come to others in memory, and reserves memory for them.
