@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use serde_json::json;
 use stratann_kernel::{DType, Metric};
@@ -15,6 +16,7 @@ use stratann_node::rows::{ExternalId, MEMORY_BYTES_MIN};
 use stratann_params::IndexKind;
 use stratann_storage::{Error, ErrorKind, Quiet};
 
+use crate::payloads::{PyChosen, PyFilter, PyUpdate, payloads_of, schema_of};
 use crate::process::Own;
 use crate::{error, work};
 
@@ -47,7 +49,7 @@ fn least_budget() -> u64 {
 }
 
 /// An id of the Python half: an int, a str, or the bytes of a UUID.
-struct PyId(ExternalId);
+pub(crate) struct PyId(ExternalId);
 
 impl<'py> FromPyObject<'_, 'py> for PyId {
     type Error = PyErr;
@@ -73,17 +75,19 @@ fn id_object<'py>(py: Python<'py>, id: &ExternalId) -> PyResult<Bound<'py, PyAny
     })
 }
 
-fn plain(ids: Vec<PyId>) -> Vec<ExternalId> {
+pub(crate) fn plain(ids: Vec<PyId>) -> Vec<ExternalId> {
     ids.into_iter().map(|id| id.0).collect()
 }
 
-/// A point: id, sequence number of its change, and bytes of its vector.
-type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyArray1<u8>>);
-/// Sequence number, ids of each query, all distances one after another.
-type PyHits<'py> = (u64, Bound<'py, PyList>, Bound<'py, PyArray1<f32>>);
+/// A point: id, sequence number of its change, bytes of its vector, and its payload as JSON.
+type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyArray1<u8>>, Option<Vec<u8>>);
+/// Sequence number, ids of each query, all distances one after another, payloads of each query as JSON where they are
+/// asked for, and conditions that read payloads.
+type PyHits<'py> =
+    (u64, Bound<'py, PyList>, Bound<'py, PyArray1<f32>>, Option<Vec<Vec<Option<Vec<u8>>>>>, Vec<String>);
 
 fn point_object<'py>(py: Python<'py>, point: Point) -> PyResult<PyPoint<'py>> {
-    Ok((id_object(py, &point.id)?, point.seq, point.vector.into_pyarray(py)))
+    Ok((id_object(py, &point.id)?, point.seq, point.vector.into_pyarray(py), point.payload))
 }
 
 /// A description of a collection as JSON.
@@ -259,16 +263,20 @@ impl DataFolder {
         crate::json(py, &all)
     }
 
-    /// Writes points. Returns the sequence number, and how many were new, replaced and repeated.
+    /// Writes points, with a payload as JSON or nothing for each. Returns the sequence number, and how many were new,
+    /// replaced and repeated.
     fn upsert<'py>(
         &self,
         py: Python<'py>,
         name: &str,
         ids: Vec<PyId>,
         vectors: PyReadonlyArray1<'py, u8>,
+        payloads: Option<Vec<Option<PyBackedBytes>>>,
     ) -> PyResult<(u64, u64, u64, u64)> {
         let (ids, vectors) = (plain(ids), vectors.as_slice()?);
-        let done = self.call_collection(py, name, |collection| collection.upsert(&ids, vectors))?;
+        let payloads: Vec<Option<&[u8]>> = payloads.iter().flatten().map(|own| own.as_deref()).collect();
+        let done =
+            self.call_collection(py, name, |collection| collection.upsert_points(&ids, vectors, &payloads))?;
         Ok((done.seq, done.new, done.replaced, done.repeated))
     }
 
@@ -279,26 +287,62 @@ impl DataFolder {
         Ok((done.seq, done.deleted, done.unknown))
     }
 
-    /// Returns the nearest points of each query.
+    /// Deletes points that match. Returns the sequence number, and how many are gone and were changed meanwhile.
+    fn delete_matching(&self, py: Python<'_>, name: &str, filter: PyFilter) -> PyResult<(u64, u64, u64)> {
+        let done =
+            self.call_collection(py, name, |collection| collection.delete_matching(&filter.compile()?))?;
+        Ok((done.seq, done.deleted, done.changed))
+    }
+
+    /// Changes payloads. Returns the sequence number, and how many points have another payload, have the payload as it
+    /// was, and were unknown.
+    fn change_payload(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        chosen: PyChosen,
+        update: PyUpdate,
+    ) -> PyResult<(u64, u64, u64, u64)> {
+        let done = self.call_collection(py, name, |collection| chosen.change(collection, &update))?;
+        Ok((done.seq, done.changed, done.unchanged, done.unknown))
+    }
+
+    /// Sets which fields of payloads are indexed: pairs of a path and its kinds of indexes.
+    fn set_schema(&self, py: Python<'_>, name: &str, fields: Vec<(String, Vec<String>)>) -> PyResult<()> {
+        self.call_collection(py, name, |collection| collection.set_schema(&schema_of(&fields)?))
+    }
+
+    /// Returns which fields of payloads are indexed as JSON.
+    fn schema(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        crate::json(py, &self.call_collection(py, name, Collection::schema)?)
+    }
+
+    /// Returns the nearest points of each query. `how` has the results of a query, the recall and the threads.
     fn search<'py>(
         &self,
         py: Python<'py>,
         name: &str,
         queries: PyReadonlyArray1<'py, u8>,
-        k: usize,
-        recall: f64,
-        threads: usize,
+        how: (usize, f64, usize),
+        filter: Option<PyFilter>,
+        with_payload: bool,
     ) -> PyResult<PyHits<'py>> {
-        let queries = queries.as_slice()?;
-        let options = SearchOptions { k, recall, threads, ..SearchOptions::default() };
-        let found = self.call_collection(py, name, |collection| collection.search_with(queries, &options))?;
+        let (queries, (k, recall, threads)) = (queries.as_slice()?, how);
+        let (found, payloads) = self.call_collection(py, name, |collection| {
+            let filter = filter.as_ref().map(PyFilter::compile).transpose()?;
+            let options = SearchOptions { k, recall, threads, filter, ..SearchOptions::default() };
+            let found = collection.search_with(queries, &options)?;
+            let payloads = with_payload.then(|| payloads_of(collection, &found.hits)).transpose()?;
+            Ok((found, payloads))
+        })?;
         let of_query = |hits: &Vec<collections::Hit>| {
             let ids: Vec<_> = hits.iter().map(|hit| id_object(py, &hit.id)).collect::<PyResult<_>>()?;
             PyList::new(py, ids)
         };
         let ids: Vec<_> = found.hits.iter().map(of_query).collect::<PyResult<_>>()?;
         let distances: Vec<f32> = found.hits.iter().flatten().map(|hit| hit.distance).collect();
-        Ok((found.seq, PyList::new(py, ids)?, distances.into_pyarray(py)))
+        let unindexed = found.unindexed.iter().map(ToString::to_string).collect();
+        Ok((found.seq, PyList::new(py, ids)?, distances.into_pyarray(py), payloads, unindexed))
     }
 
     /// Returns points by their ids; `None` for an id without one.
@@ -308,21 +352,28 @@ impl DataFolder {
         points.into_iter().map(|point| point.map(|point| point_object(py, point)).transpose()).collect()
     }
 
-    /// Number of points.
-    fn count(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
-        self.call_collection(py, name, Collection::count)
+    /// Number of points, or of those that match.
+    fn count(&self, py: Python<'_>, name: &str, filter: Option<PyFilter>) -> PyResult<u64> {
+        self.call_collection(py, name, |collection| match &filter {
+            Some(filter) => Ok(collection.count_matching(&filter.compile()?)?.points),
+            None => collection.count(),
+        })
     }
 
-    /// Returns points behind an id, and the id behind which the next ones are.
+    /// Returns points behind an id, or those of them that match, and the id behind which the next ones are.
     fn scroll<'py>(
         &self,
         py: Python<'py>,
         name: &str,
         after: Option<PyId>,
         limit: usize,
+        filter: Option<PyFilter>,
     ) -> PyResult<(Vec<PyPoint<'py>>, Option<Bound<'py, PyAny>>)> {
         let after = after.map(|id| id.0);
-        let page = self.call_collection(py, name, |collection| collection.scroll(after.as_ref(), limit))?;
+        let page = self.call_collection(py, name, |collection| match &filter {
+            Some(filter) => collection.scroll_matching(after.as_ref(), limit, &filter.compile()?),
+            None => collection.scroll(after.as_ref(), limit),
+        })?;
         let points = page.points.into_iter().map(|point| point_object(py, point)).collect::<PyResult<_>>()?;
         Ok((points, page.next.as_ref().map(|id| id_object(py, id)).transpose()?))
     }

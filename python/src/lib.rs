@@ -8,6 +8,7 @@ mod error;
 mod index;
 mod memory;
 mod parameters;
+mod payloads;
 mod process;
 mod report;
 mod router;

@@ -19,7 +19,7 @@ from ._arrays import read_vectors, write_vectors
 from ._build import BuildReport, Neighbors, build, groundtruth
 from ._changes import Changes, delete
 from ._client import IndexClient, connect
-from ._collections import Client, Collection, Deleted, FoundPoints, Page, Point, Upserted
+from ._collections import Client, Collection
 from ._errors import (
     BudgetError,
     BusyError,
@@ -37,6 +37,7 @@ from ._errors import (
 )
 from ._index import Index
 from ._open import open, open_memory
+from ._points import Deleted, FoundPoints, Page, PayloadChanged, Point, Upserted
 from ._results import SearchResult
 from ._stratann import __version__
 from ._together import search_together
@@ -61,6 +62,7 @@ __all__ = [
     "MissingError",
     "Neighbors",
     "Page",
+    "PayloadChanged",
     "Point",
     "QueryError",
     "SearchResult",

@@ -6,25 +6,45 @@ import enum
 import json
 import os
 import re
-import uuid
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _stratann
 from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbers, real, whole
-from ._errors import ChangeError, Error, InputError
+from ._errors import Error, InputError
+from ._payloads import (
+    Payload,
+    PointFilter,
+    Schema,
+    filter_of,
+    keys_of,
+    loaded,
+    path_of,
+    payload_of,
+    payloads_of,
+    schema_of,
+)
+from ._points import (
+    Deleted,
+    FoundPoints,
+    Id,
+    Ids,
+    Page,
+    PayloadChanged,
+    Point,
+    Upserted,
+    batches,
+    id_of,
+    ids_of,
+    partly,
+    shown,
+)
 from ._progress import Progress, listening
-
-#: An id of a point.
-Id = Union[int, str, uuid.UUID]
-#: Ids of points: a list of ids, or an array of whole numbers of shape (n,).
-Ids = Union[Sequence[Id], NDArray[Any]]
 
 
 class _Kept(enum.Enum):
@@ -33,75 +53,12 @@ class _Kept(enum.Enum):
     KEPT = "as it is"
 
 
-#: Most bytes of a batch with its keys; a data folder takes twice as many.
-_BATCH_BYTES = 4 << 20
-#: Bytes that a data folder takes for a point beside its vector and twice its id.
-_POINT_BYTES = 128
 #: Bytes of the queries of one call of the compiled half.
 _QUERY_BYTES = 4 << 20
+#: Points of one change of payloads, whose size is not known before they are read.
+_CHANGED_AT_ONCE = 1024
 #: What is no path, but the address of a server.
 _ADDRESS = re.compile(r"https?://|[\w.\-]+:\d+$|\[[\da-fA-F:]+\]:\d+$")
-
-
-@dataclass(frozen=True)
-class Upserted:
-    """Points that are durable: every later search sees them."""
-
-    #: Number of the newest change of the collection that wrote some of them.
-    seq: int
-    #: Ids that had no point before.
-    new: int
-    #: Ids whose earlier point was replaced.
-    replaced: int
-    #: Points that a later one of the same id in the same batch took the place of.
-    repeated: int
-
-
-@dataclass(frozen=True)
-class Deleted:
-    """Points that are gone: no later search sees them."""
-
-    #: Number of the newest change of the collection.
-    seq: int
-    #: Points that are gone.
-    deleted: int
-    #: Ids that had no point.
-    unknown: int
-
-
-@dataclass(frozen=True, eq=False)
-class FoundPoints:
-    """The nearest points of each query, closest first."""
-
-    #: For each query a list of up to k ids: int, str or uuid.UUID.
-    ids: list[list[Id]]
-    #: Distances, shape (nq, k), float32: squared l2, minus the inner product, or one minus the cosine. Infinite past
-    #: the ids of a query.
-    distances: NDArray[np.float32]
-    #: Number of the newest change that the search saw. It saw all earlier ones.
-    seq: int
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """A point of a collection."""
-
-    #: Its id.
-    id: Id
-    #: Its vector as it was given, shape (d,), of the dtype of the collection.
-    vector: NDArray[Any]
-    #: Number of the change that wrote it.
-    seq: int
-
-
-@dataclass(frozen=True, eq=False)
-class Page:
-    """Points in the order of their ids: numbers, then UUIDs, then strings."""
-
-    #: The points.
-    points: list[Point]
-    #: The id behind which the next page begins; None at the end.
-    next: Id | None
 
 
 class Client:
@@ -262,8 +219,8 @@ class Collection:
         """Kind of index of its larger parts, or ``"auto"``."""
         return self._kind
 
-    def upsert(self, ids: Ids, vectors: ArrayLike) -> Upserted:
-        """Writes points, each in place of an earlier one of its id.
+    def upsert(self, ids: Ids, vectors: ArrayLike, payload: Sequence[Payload | None] | None = None) -> Upserted:
+        """Writes points, each in place of an earlier one of its id, its payload included.
 
         Up to about 4 MiB are one change: all of it or none is written. More are written as several changes, one after
         another. Of several points of an id the last one counts.
@@ -271,9 +228,12 @@ class Collection:
         Args:
             ids: n ids: ints, strings or `uuid.UUID`, or an array of whole numbers of shape (n,).
             vectors: shape (n, d), of the dtype of the collection; float32, float64 and lists are converted to it.
+            payload: n dicts of what JSON has, each up to 1 MiB as JSON and 100 levels, or None for a point without one;
+                None for none at all. A dict without fields is none. Whole numbers of more than 64 bits become floats.
 
         Raises:
-            InputError: NaN or infinity, a zero vector under cosine, another shape, an id that is none.
+            InputError: NaN or infinity, a zero vector under cosine, another shape, an id that is none, a payload that
+                is no dict or has what JSON has not, another number of payloads.
             BusyError: there is no room, or the quota is used up; nothing was written.
             CorruptIndexError: the data folder is read-only; see `Client.read_only`.
             UnknownOutcomeError: writing failed midway.
@@ -281,52 +241,73 @@ class Collection:
             MissingError: the collection was dropped.
             DiskError: the disk is full; nothing was written. Deletes are still possible.
         """
-        rows, named = self._rows(vectors, "vectors"), _ids(ids)
+        rows, named = self._rows(vectors, "vectors"), ids_of(ids)
         if len(named) != len(rows):
             raise InputError(f"there are {len(named)} ids and {len(rows)} vectors; pass an id for each vector")
+        payloads = payloads_of(payload, len(named))
         seq, counts = 0, [0, 0, 0]
-        for first, end in _batches(named, rows.shape[1] * rows.itemsize):
+        for first, end in batches(named, rows.shape[1] * rows.itemsize, payloads):
+            some = None if payloads is None else payloads[first:end]
             try:
-                seq, *done = self._folder.upsert(self._name, named[first:end], as_bytes(rows[first:end]))
+                seq, *done = self._folder.upsert(self._name, named[first:end], as_bytes(rows[first:end]), some)
             except Error as error:
                 if first == 0:
                     raise
-                raise _partly(error, first, len(named)) from error
+                raise partly(error, first, len(named)) from error
             counts = [before + own for before, own in zip(counts, done)]
         return Upserted(seq, *counts)
 
-    def delete(self, ids: Ids) -> Deleted:
-        """Deletes points. Ids without a point are counted.
+    def delete(self, ids: Ids | None = None, *, filter: PointFilter | None = None) -> Deleted:
+        """Deletes points: those of ids, or those that match a filter. Ids without a point are counted.
+
+        A filter deletes the points that match now, up to 4,096 in one change. A point that others change meanwhile
+        stays, and is counted.
 
         Args:
             ids: n ids, as in `upsert`.
+            filter: as in `search`, in place of ids; ``{}`` matches all points.
 
         Raises:
-            InputError, MissingError, UnknownOutcomeError, ChangeError: as in `upsert`.
+            InputError: neither ids nor a filter, or both; and as in `upsert` and `search`.
+            MissingError, UnknownOutcomeError, ChangeError: as in `upsert`. Changes before an error stay.
         """
-        named = _ids(ids)
+        named, matching = _chosen(ids, filter)
+        if named is None:
+            seq, deleted, changed = self._folder.delete_matching(self._name, matching)
+            return Deleted(seq, deleted, 0, changed)
         seq, deleted, unknown = 0, 0, 0
-        for first, end in _batches(named, 0):
+        for first, end in batches(named, 0):
             try:
                 seq, *done = self._folder.delete(self._name, named[first:end])
             except Error as error:
                 if first == 0:
                     raise
-                raise _partly(error, first, len(named)) from error
+                raise partly(error, first, len(named)) from error
             deleted, unknown = deleted + done[0], unknown + done[1]
         return Deleted(seq, deleted, unknown)
 
-    def search(self, vectors: ArrayLike, k: int = 10, recall: float = 0.95) -> FoundPoints:
-        """Finds the `k` nearest points of each query.
+    def search(
+        self,
+        vectors: ArrayLike,
+        k: int = 10,
+        recall: float = 0.95,
+        *,
+        filter: PointFilter | None = None,
+        with_payload: bool = False,
+    ) -> FoundPoints:
+        """Finds the `k` nearest points of each query, or of those that match a filter.
 
         Args:
             vectors: queries, shape (nq, d), or (d,) for one query; converted as in `upsert`. Up to about 4 MiB see one
                 state of the collection.
             k: results of each query, 1 to 16384.
             recall: share of the true k nearest that is asked for, above 0 and up to 1.
+            filter: a dict in Qdrant's form, such as ``{"must": [{"key": "color", "match": {"value": "red"}}]}``, or
+                text, such as ``"color = 'red' and price < 50"``; None for all points.
+            with_payload: whether to read the payloads of the results, as they are after the search.
 
         Raises:
-            InputError: NaN, another shape, `k` or `recall` out of range.
+            InputError: NaN, another shape, `k` or `recall` out of range; a filter that is wrong, with the place.
             MissingError: the collection was dropped.
             BusyError: there is no memory to open the collection.
         """
@@ -334,45 +315,159 @@ class Collection:
         count, share = whole(k, "k", 1) or 1, real(recall, "recall")
         ids: list[list[Id]] = []
         distances = np.full((len(rows), count), np.inf, np.float32)
+        matching = filter_of(filter)
+        payloads: list[list[Payload | None]] = []
+        unindexed: dict[str, None] = {}
         seq, each = 0, max(1, _QUERY_BYTES // (rows.shape[1] * rows.itemsize))
         for first in range(0, len(rows), each):
             found = self._folder.search(
                 self._name,
                 as_bytes(rows[first : first + each]),
-                count,
-                0.95 if share is None else share,
-                self._client._threads,
+                (count, 0.95 if share is None else share, self._client._threads),
+                matching,
+                bool(with_payload),
             )
             seq, at = found[0], 0
             for query, own in enumerate(found[1], first):
                 distances[query, : len(own)] = found[2][at : at + len(own)]
                 at += len(own)
-                ids.append([_shown(id_) for id_ in own])
-        return FoundPoints(ids, distances, seq)
+                ids.append([shown(id_) for id_ in own])
+            payloads += [[loaded(one) for one in own] for own in found[3] or []]
+            unindexed.update(dict.fromkeys(found[4]))
+        return FoundPoints(ids, distances, seq, payloads if with_payload else None, list(unindexed))
 
     def get(self, ids: Ids) -> list[Point | None]:
-        """Returns the point of each id, or None where there is none.
+        """Returns the point of each id with its vector and its payload, or None where there is none.
 
         Args:
-            ids: n ids, as in `upsert`, whose vectors have at most 8 MiB.
+            ids: up to 16384 ids, as in `upsert`, whose vectors have at most 8 MiB, and their payloads 64 MiB.
+
+        Raises:
+            InputError: more, or an id that is none.
         """
-        points = self._folder.get(self._name, _ids(ids))
+        points = self._folder.get(self._name, ids_of(ids))
         return [None if point is None else self._point(point) for point in points]
 
-    def count(self) -> int:
-        """Returns the number of points."""
-        return self._folder.count(self._name)
+    def count(self, *, filter: PointFilter | None = None) -> int:
+        """Returns the number of points, or of those that match a filter.
 
-    def scroll(self, after: Id | None = None, limit: int = 1000) -> Page:
+        Args:
+            filter: as in `search`.
+
+        Raises:
+            InputError: a filter that is wrong, with the place.
+        """
+        return self._folder.count(self._name, filter_of(filter))
+
+    def scroll(self, after: Id | None = None, limit: int = 1000, *, filter: PointFilter | None = None) -> Page:
         """Returns points in the order of their ids: numbers, then UUIDs, then strings.
 
         Args:
             after: the id behind which the page begins; None for the first page.
-            limit: most points, 1 to 16384. A page has at most about 8 MiB of vectors.
+            limit: most points, 1 to 16384. A page has at most about 8 MiB of vectors and payloads.
+            filter: as in `search`: only points that match.
+
+        Raises:
+            InputError: `limit` out of range, an id that is none, or a filter that is wrong, with the place.
         """
-        behind = None if after is None else _id(after)
-        points, following = self._folder.scroll(self._name, behind, whole(limit, "limit", 1) or 1)
-        return Page([self._point(point) for point in points], None if following is None else _shown(following))
+        behind = None if after is None else id_of(after)
+        points, following = self._folder.scroll(self._name, behind, whole(limit, "limit", 1) or 1, filter_of(filter))
+        return Page([self._point(point) for point in points], None if following is None else shown(following))
+
+    def set_payload(
+        self, payload: Payload, ids: Ids | None = None, *, filter: PointFilter | None = None, key: str | None = None
+    ) -> PayloadChanged:
+        """Sets fields of payloads; other fields stay.
+
+        Up to 1,024 ids with about 4 MiB of vectors and new fields are one change, and so are up to 1,024 points that
+        match a filter. More are several changes, one after another.
+
+        Args:
+            payload: the fields, a dict as in `upsert`.
+            ids: n ids, as in `upsert`.
+            filter: as in `search`, in place of ids; ``{}`` matches all points.
+            key: the path of the object whose fields are set, such as ``"a.b"`` or ``"a[].b"``; None for the payload
+                itself.
+
+        Raises:
+            InputError: a payload that is none or would be beyond its limits, neither ids nor a filter, or both, a path
+                that is none.
+            BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in `upsert`.
+                Changes before an error stay.
+        """
+        paths = [] if key is None else [path_of(key, "key")]
+        return self._change_payload(("set", payload_of(payload), paths), ids, filter)
+
+    def overwrite_payload(
+        self, payload: Payload, ids: Ids | None = None, *, filter: PointFilter | None = None
+    ) -> PayloadChanged:
+        """Puts a payload in place of those of points.
+
+        Args:
+            payload: a dict as in `upsert`.
+            ids: n ids, as in `upsert`.
+            filter: as in `search`, in place of ids; ``{}`` matches all points.
+
+        Raises:
+            InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
+                `set_payload`.
+        """
+        return self._change_payload(("overwrite", payload_of(payload), []), ids, filter)
+
+    def delete_payload_keys(
+        self, keys: Sequence[str], ids: Ids | None = None, *, filter: PointFilter | None = None
+    ) -> PayloadChanged:
+        """Removes fields of payloads.
+
+        Args:
+            keys: paths of fields, such as ``["color", "a.b"]``.
+            ids: n ids, as in `upsert`.
+            filter: as in `search`, in place of ids; ``{}`` matches all points.
+
+        Raises:
+            InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
+                `set_payload`.
+        """
+        return self._change_payload(("delete_keys", None, keys_of(keys)), ids, filter)
+
+    def clear_payload(self, ids: Ids | None = None, *, filter: PointFilter | None = None) -> PayloadChanged:
+        """Removes payloads; points and vectors stay.
+
+        Args:
+            ids: n ids, as in `upsert`.
+            filter: as in `search`, in place of ids; ``{}`` matches all points.
+
+        Raises:
+            InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
+                `set_payload`.
+        """
+        return self._change_payload(("clear", None, []), ids, filter)
+
+    def set_schema(self, schema: Schema) -> None:
+        """Sets which fields of payloads are indexed, and no others.
+
+        Parts that are made from now on have these indexes; `compact` makes them for all points. Conditions of a filter
+        on other fields read payloads; `FoundPoints.unindexed` names them.
+
+        Args:
+            schema: for the path of each field a kind of index or a list of kinds: ``"keyword"``, ``"integer"``,
+                ``"float"``, ``"bool"``, ``"datetime"``, ``"uuid"``, ``"text"``. Up to 1,000 fields; ``{}`` for none.
+
+        Raises:
+            InputError: a path or a kind that is none, or too many fields.
+            MissingError: the collection was dropped.
+            UnknownOutcomeError: writing failed midway; `schema` tells.
+        """
+        self._folder.set_schema(self._name, schema_of(schema))
+
+    def schema(self) -> dict[str, list[str]]:
+        """Returns the kinds of indexes of each field of payloads that is indexed.
+
+        Raises:
+            MissingError: the collection was dropped.
+        """
+        fields: dict[str, list[str]] = json.loads(self._folder.schema(self._name))
+        return fields
 
     def compact(self, progress: Progress = None) -> None:
         """Makes one segment of all points, which searches read at the least cost. An interruption leaves the collection
@@ -447,8 +542,26 @@ class Collection:
             rows = numbers(rows.astype(np.float64), what, self._dtype)
         return np.ascontiguousarray(rows)
 
-    def _point(self, point: tuple[int | str | bytes, int, NDArray[np.uint8]]) -> Point:
-        return Point(_shown(point[0]), point[2].view(self.dtype), point[1])
+    def _change_payload(
+        self, update: tuple[str, bytes | None, list[str]], ids: Ids | None, filter: PointFilter | None
+    ) -> PayloadChanged:
+        named, matching = _chosen(ids, filter)
+        if named is None:
+            return PayloadChanged(*self._folder.change_payload(self._name, matching, update))
+        seq, counts = 0, [0, 0, 0]
+        row_bytes = self._dim * self.dtype.itemsize + len(update[1] or b"")
+        for first, end in batches(named, row_bytes, most=_CHANGED_AT_ONCE):
+            try:
+                seq, *done = self._folder.change_payload(self._name, named[first:end], update)
+            except Error as error:
+                if first == 0:
+                    raise
+                raise partly(error, first, len(named)) from error
+            counts = [before + own for before, own in zip(counts, done)]
+        return PayloadChanged(seq, *counts)
+
+    def _point(self, point: tuple[int | str | bytes, int, NDArray[np.uint8], bytes | None]) -> Point:
+        return Point(shown(point[0]), point[2].view(self.dtype), point[1], loaded(point[3]))
 
     def __len__(self) -> int:
         return self.count()
@@ -476,45 +589,10 @@ def _dtype_name(dtype: DTypeLike) -> str:
     return name
 
 
-def _id(value: Any) -> int | str | bytes:
-    """Converts an id for the compiled half, which gets a UUID as its bytes."""
-    if isinstance(value, uuid.UUID):
-        return value.bytes
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < 2**64:
-        return int(value)
-    raise InputError(f"{value!r} is no id; pass a whole number from 0 to 2^64 - 1, a string, or a uuid.UUID")
-
-
-def _ids(ids: Any) -> list[int | str | bytes]:
-    if isinstance(ids, (str, bytes, uuid.UUID)) or not isinstance(ids, (Iterable, np.ndarray)):
-        raise InputError(f"ids is {ids!r}; pass a list of ids, or an array of shape (n,)")
-    if isinstance(ids, np.ndarray) and ids.ndim != 1:
-        raise InputError(f"ids have shape {ids.shape}; pass an array of shape (n,)")
-    named = [_id(value) for value in ids]
-    if not named:
-        raise InputError("there is no id; pass one or more")
-    return named
-
-
-def _shown(value: int | str | bytes) -> Id:
-    """An id as its user has it."""
-    return uuid.UUID(bytes=value) if isinstance(value, bytes) else value
-
-
-def _batches(ids: list[int | str | bytes], row_bytes: int) -> Iterable[tuple[int, int]]:
-    """First and last row, exclusive, of each batch."""
-    first, size = 0, 0
-    for row, value in enumerate(ids):
-        own = _POINT_BYTES + row_bytes + 2 * (4 * len(value) if isinstance(value, str) else 17)
-        if row > first and size + own > _BATCH_BYTES:
-            yield first, row
-            first, size = row, 0
-        size += own
-    yield first, len(ids)
-
-
-def _partly(error: Error, done: int, count: int) -> ChangeError:
-    """The error of a call whose first `done` points are durable."""
-    return ChangeError(f"{error}; the first {done} of {count} are durable", list(range(done)))
+def _chosen(ids: Any, filter: Any) -> tuple[list[int | str | bytes] | None, Any]:
+    """Returns ids, or None and a filter for the compiled half."""
+    if ids is not None and filter is not None:
+        raise InputError("ids and filter are both given; pass one of them")
+    if ids is None and filter is None:
+        raise InputError("neither ids nor a filter is given; pass one of them, filter={} for all points")
+    return (None, filter_of(filter)) if ids is None else (ids_of(ids), None)

@@ -321,6 +321,223 @@ def test_threads_write_and_search_at_once(points):
     assert points.verify()["points"] == 40
 
 
+def colored(count, first=0):
+    """Payloads of points: a color, a price, and words."""
+    colors = ["red", "green", "blue"]
+    return [
+        {"color": colors[at % 3], "price": at / 2, "of": {"tags": [at, str(at)], "text": f"item number {at}"}}
+        for at in range(first, first + count)
+    ]
+
+
+RED = {"must": [{"key": "color", "match": {"value": "red"}}]}
+CHEAP_RED = {"must": [*RED["must"], {"key": "price", "range": {"lt": 5}}]}
+
+
+def all_points(points, **options):
+    """All points page by page."""
+    seen, page = [], points.scroll(**options)
+    while page.points:
+        seen += page.points
+        if page.next is None:
+            break
+        page = points.scroll(after=page.next, **options)
+    return seen
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+def test_payloads_come_back_as_they_were_given(path, is_compact):
+    ids = [1, 2**64 - 1, UUID, "no", "empty", "x"]
+    payloads = [
+        {"a": 1, "b": [True, None, -1.5, "ü\0"], "c": {"d": {"e": []}}},
+        {"big": 2**64 - 1, "small": -(2**63), "tiny": 1e-300},
+        {"": "", "key with spaces": "😀"},
+        None,
+        {},
+        {"text": "y" * 1_000_000},
+    ]
+    with stratann.Client(path) as client:
+        points = client.create_collection("c", dim=DIM)
+        points.upsert(ids, line(*range(6)), payloads)
+        if is_compact:
+            points.compact()
+    stored = [one or None for one in payloads]
+    with stratann.Client(path) as client:
+        points = client.collection("c")
+        assert [point.payload for point in points.get(ids)] == stored
+        assert {point.id: point.payload for point in points.scroll().points} == dict(zip(ids, stored))
+        found = points.search(line(0, 5), k=6, with_payload=True)
+        assert found.ids == [ids, ids[::-1]] and found.payloads == [stored, stored[::-1]]
+        assert points.search(line(0)).payloads is None
+        points.upsert([1, 2**64 - 1], line(0, 1), [None, {"a": 2}])
+        assert [point.payload for point in points.get(ids[:3])] == [None, {"a": 2}, payloads[2]]
+        points.upsert([2**64 - 1], line(1))
+        assert points.get(ids[1:2])[0].payload is None
+        assert points.verify()["points"] == 6
+
+
+def test_large_payloads_are_written_in_several_changes_and_all_read(points):
+    payloads = [{"n": at, "text": chr(97 + at % 26) * 900_000} for at in range(100)]
+    assert points.upsert(np.arange(100), line(*range(100)), payloads).seq > 10
+    found = points.search(line(0), k=100, with_payload=True)
+    assert found.payloads[0] == [payloads[id_] for id_ in found.ids[0]] and len(found.ids[0]) == 100
+    with pytest.raises(stratann.InputError, match="ask for fewer"):
+        points.get(range(100))
+    changed = points.set_payload({"seen": True}, filter={})
+    assert (changed.changed, points.count(filter="seen = true")) == (100, 100)
+    with pytest.raises(stratann.InputError, match=r"8388608|1048576"):
+        points.set_payload({"more": "z" * 500_000}, ids=[0])
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+@pytest.mark.parametrize(
+    ("as_dict", "as_text", "holds"),
+    [
+        (RED, "color = 'red'", lambda own: own["color"] == "red"),
+        (CHEAP_RED, "color = 'red' and price < 5", lambda own: own["color"] == "red" and own["price"] < 5),
+        (
+            {"must_not": [{"key": "color", "match": {"any": ["red", "blue"]}}]},
+            "not color in ('red', 'blue')",
+            lambda own: own["color"] == "green",
+        ),
+        ({"must": [{"key": "of.tags", "match": {"value": "7"}}]}, "of.tags = '7'", lambda own: own["price"] == 3.5),
+        ({"must": [{"key": "color", "match": {"value": "black"}}]}, "color = 'black'", lambda own: False),
+        ({}, "exists(color)", lambda own: True),
+    ],
+)
+def test_filters_as_dict_and_as_text_find_the_same(points, as_dict, as_text, holds, is_compact):
+    payloads = colored(60)
+    points.upsert(np.arange(60), line(*range(60)), payloads)
+    if is_compact:
+        points.compact()
+    matching = [at for at in range(60) if holds(payloads[at])]
+    for filter in (as_dict, as_text):
+        found = points.search(line(0, 59), k=60, recall=1.0, filter=filter, with_payload=True)
+        assert found.ids == [matching, matching[::-1]]
+        assert found.payloads[0] == [payloads[at] for at in matching]
+        assert np.isinf(found.distances[:, len(matching) :]).all()
+        assert points.count(filter=filter) == len(matching)
+        assert [point.id for point in all_points(points, limit=7, filter=filter)] == matching
+
+
+def test_a_filter_names_ids_of_all_types(points):
+    ids = [7, UUID, "seven", 8]
+    points.upsert(ids, line(*range(4)))
+    assert points.count(filter={"must": [{"has_id": [np.uint64(7), UUID, "seven", "no"]}]}) == 3
+    assert points.count(filter={"must": [{"has_id": np.array([7, 8])}]}) == 2
+    assert points.count(filter=f"has_id(7, '{UUID}')") == 2
+
+
+def test_points_are_deleted_by_a_filter(points):
+    points.upsert(np.arange(60), line(*range(60)), colored(60))
+    points.compact()
+    points.upsert(np.arange(60, 90), line(*range(60, 90)), colored(30, 60))
+    done = points.delete(filter=CHEAP_RED)
+    assert (done.deleted, done.unknown, done.changed) == (4, 0, 0) and done.seq == points.info()["seq"]
+    assert points.delete(filter="color = 'red' and price < 5").deleted == 0
+    assert points.count() == 86 and points.count(filter=RED) == 26 and points.get([0, 3]) == [None, None]
+    assert points.delete([0, 1]) == stratann.Deleted(done.seq + 1, 1, 1)
+    assert points.delete(filter={}).deleted == 85 and len(points) == 0
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+@pytest.mark.parametrize("by_ids", [False, True])
+def test_payloads_change_and_vectors_stay(points, by_ids, is_compact):
+    payloads = colored(3000)
+    points.upsert(np.arange(3000), line(*range(3000)), payloads)
+    if is_compact:
+        points.compact()
+    red = range(0, 3000, 3)
+    chosen = {"ids": [*red, "no"]} if by_ids else {"filter": RED}
+
+    def counts(done):
+        assert done.seq == points.info()["seq"]
+        return done.changed, done.unchanged, done.unknown
+
+    unknown = int(by_ids)
+    assert counts(points.set_payload({"price": -1, "new": [1]}, **chosen)) == (1000, 0, unknown)
+    assert points.get([3])[0].payload == {**payloads[3], "price": -1, "new": [1]}
+    assert counts(points.set_payload({"new": [1]}, **chosen)) == (0, 1000, unknown)
+    assert counts(points.set_payload({"deep": "in"}, **chosen, key="of")) == (1000, 0, unknown)
+    assert points.get([3])[0].payload["of"] == {**payloads[3]["of"], "deep": "in"}
+    assert counts(points.delete_payload_keys(["of.text", "new", "of.tags"], **chosen)) == (1000, 0, unknown)
+    assert points.get([3])[0].payload == {"color": "red", "price": -1, "of": {"deep": "in"}}
+    assert points.overwrite_payload({"color": "red"}, **chosen).changed == 1000
+    assert points.get([3, 4])[0].payload == {"color": "red"} and points.get([4])[0].payload == payloads[4]
+    assert points.clear_payload(**chosen).changed == 1000
+    assert points.get([3])[0].payload is None and points.count(filter=RED) == 0 and len(points) == 3000
+    assert (points.get([2997])[0].vector == 2997).all() and points.search(line(2997), k=1).ids == [[2997]]
+    assert points.verify()["points"] == 3000
+
+
+def test_an_index_of_a_field_answers_without_payloads(points):
+    points.upsert(np.arange(300), line(*range(300)), colored(300))
+    points.compact()
+    assert points.schema() == {}
+    found = points.search(line(0), filter=CHEAP_RED)
+    assert len(found.unindexed) == 2 and any("color" in one and "keyword" in one for one in found.unindexed)
+    assert points.search(line(0)).unindexed == []
+    schema = {"color": "keyword", "price": ("float",), "of.text": ["text", "keyword"]}
+    points.set_schema(schema)
+    assert points.schema() == {"color": ["keyword"], "of.text": ["keyword", "text"], "price": ["float"]}
+    points.compact()
+    indexed = points.search(line(0), filter=CHEAP_RED)
+    assert indexed.unindexed == [] and indexed.ids == found.ids == [[0, 3, 6, 9]]
+    assert points.search(line(0), k=1, filter="of.text phrase 'number 250'").ids == [[250]]
+    points.set_schema({})
+    assert points.schema() == {}
+
+
+def test_bad_payloads_filters_and_schemas_are_refused_and_change_nothing(points):
+    points.upsert([1, 2], line(1, 2), [{"a": 1}, None])
+    two = line(1, 2)
+    deep = {}
+    for _ in range(200):
+        deep = {"a": deep}
+    for call, why in [
+        (lambda: points.upsert([1, 2], two, [{"a": np.nan}, None]), r"payload\[0\] .*finite"),
+        (lambda: points.upsert([1, 2], two, [None, {"a": [float("inf")]}]), r"payload\[1\] .*finite"),
+        (lambda: points.upsert([1, 2], two, [{"a": 1}]), "2 ids and 1 payloads"),
+        (lambda: points.upsert([1, 2], two, {"a": 1}), "type dict; pass a list"),
+        (lambda: points.upsert([1, 2], two, "ab"), "type str; pass a list"),
+        (lambda: points.upsert([1, 2], two, [None, [1]]), r"payload\[1\] is of type list; pass a dict"),
+        (lambda: points.upsert([1, 2], two, [None, {"a": b"x"}]), "bytes"),
+        (lambda: points.upsert([1, 2], two, [None, {"a": "\ud800"}]), "Unicode"),
+        (lambda: points.upsert([1, 2], two, [None, deep]), "point 1: .*100 levels"),
+        (lambda: points.upsert([1, 2], two, [None, {"a": "x" * (1 << 20)}]), "point 1: .*1048576"),
+        (lambda: points.search(two, filter={"musst": []}), 'unknown member "musst".*must'),
+        (lambda: points.count(filter={"must": [{"key": "a", "match": {"valu": 1}}]}), "/must/0/match"),
+        (lambda: points.count(filter={"must": [{"key": "a", "match": {"value": {1, 2}}}]}), "set"),
+        (lambda: points.count(filter={"must": [{"key": "a", "range": {"lt": np.nan}}]}), "finite"),
+        (lambda: points.scroll(filter="a ="), "column 4"),
+        (lambda: points.scroll(filter="a = '\ud800'"), "Unicode"),
+        (lambda: points.scroll(filter=[1]), "type list; pass a dict"),
+        (lambda: points.delete(), "neither"),
+        (lambda: points.delete([1], filter={}), "both"),
+        (lambda: points.delete(filter="a <"), "column"),
+        (lambda: points.set_payload({"b": 1}), "neither"),
+        (lambda: points.clear_payload([1], filter={}), "both"),
+        (lambda: points.set_payload({"b": np.nan}, [1]), "payload .*finite"),
+        (lambda: points.set_payload(None, [1]), "NoneType"),
+        (lambda: points.set_payload({"b": 1}, [1], key="a..b"), "column"),
+        (lambda: points.set_payload({"b": 1}, [1], key=7), "key is of type int"),
+        (lambda: points.overwrite_payload([], [1]), "type list"),
+        (lambda: points.delete_payload_keys("a", [1]), "list of paths"),
+        (lambda: points.delete_payload_keys([], [1]), "empty"),
+        (lambda: points.delete_payload_keys(["a", "["], [1]), "column"),
+        (lambda: points.clear_payload([]), "no id"),
+        (lambda: points.set_schema({"a": "geo"}), "field a is .*geo.*keyword"),
+        (lambda: points.set_schema({"a": []}), "field a is .*keyword"),
+        (lambda: points.set_schema({"a..b": "text"}), "column"),
+        (lambda: points.set_schema(["a"]), "type list"),
+        (lambda: points.set_schema({f"f{at}": "bool" for at in range(1001)}), "1000"),
+    ]:
+        with pytest.raises(stratann.InputError, match=why):
+            call()
+    assert points.info()["seq"] == 1 and points.schema() == {}
+    assert [point.payload for point in points.get([1, 2])] == [{"a": 1}, None]
+
+
 def test_what_is_documented_is_there(client, points):
     for thing in (stratann.Client, stratann.Collection):
         for name in dir(thing):

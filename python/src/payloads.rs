@@ -1,0 +1,142 @@
+//! Payloads, filters and indexed fields of collections, as the Python half passes them.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList};
+use stratann_node::collections::{Chosen, Collection, Hit, Kind, PayloadChanged, Result};
+use stratann_node::rows::ExternalId;
+use stratann_payload::value::Update;
+use stratann_payload::{Filter, IndexKind, Path, Payload, Predicate, Schema};
+use stratann_storage::{Error, ErrorKind};
+
+use crate::collections::{PyId, plain};
+
+/// All kinds of indexes of a field.
+const INDEX_KINDS: [IndexKind; 7] = [
+    IndexKind::Keyword,
+    IndexKind::Integer,
+    IndexKind::Float,
+    IndexKind::Bool,
+    IndexKind::Datetime,
+    IndexKind::Uuid,
+    IndexKind::Text,
+];
+
+/// A filter of the Python half: JSON as bytes, or text as a str.
+pub(crate) enum PyFilter {
+    Json(PyBackedBytes),
+    Where(String),
+}
+
+impl PyFilter {
+    /// Reads and compiles the filter.
+    pub(crate) fn compile(&self) -> Result<Arc<Predicate>> {
+        let filter = match self {
+            PyFilter::Json(json) => Filter::from_json(json)?,
+            PyFilter::Where(text) => Filter::from_where(text)?,
+        };
+        Ok(Arc::new(filter.compile()))
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for PyFilter {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<PyFilter> {
+        Ok(match object.cast::<PyBytes>() {
+            Ok(_) => PyFilter::Json(object.extract()?),
+            Err(_) => PyFilter::Where(object.extract()?),
+        })
+    }
+}
+
+/// Points whose payloads change: a list of ids, or a filter.
+pub(crate) enum PyChosen {
+    Ids(Vec<ExternalId>),
+    Matching(PyFilter),
+}
+
+impl<'py> FromPyObject<'_, 'py> for PyChosen {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<PyChosen> {
+        Ok(match object.cast::<PyList>() {
+            Ok(_) => PyChosen::Ids(plain(object.extract::<Vec<PyId>>()?)),
+            Err(_) => PyChosen::Matching(object.extract()?),
+        })
+    }
+}
+
+impl PyChosen {
+    /// Changes payloads of these points.
+    pub(crate) fn change(&self, collection: &Collection, update: &PyUpdate) -> Result<PayloadChanged> {
+        let update = update.read()?;
+        match self {
+            PyChosen::Ids(ids) => collection.change_payload(Chosen::Ids(ids), update),
+            PyChosen::Matching(filter) => {
+                collection.change_payload(Chosen::Matching(&filter.compile()?), update)
+            }
+        }
+    }
+}
+
+/// A change of payloads: what is done, a payload as JSON, and paths.
+#[derive(FromPyObject)]
+pub(crate) struct PyUpdate(String, Option<PyBackedBytes>, Vec<String>);
+
+impl PyUpdate {
+    fn read(&self) -> Result<Update> {
+        let payload = || Payload::parse(self.1.as_deref().unwrap_or_default());
+        let mut keys = self.2.iter().map(|key| Path::parse(key));
+        Ok(match self.0.as_str() {
+            "set" => Update::Set { payload: payload()?, key: keys.next().transpose()? },
+            "overwrite" => Update::Overwrite(payload()?),
+            "delete_keys" => Update::DeleteKeys(keys.collect::<stratann_storage::Result<_>>()?),
+            _ => Update::Clear,
+        })
+    }
+}
+
+/// Reads which fields have which indexes.
+pub(crate) fn schema_of(fields: &[(String, Vec<String>)]) -> Result<Schema> {
+    let mut schema = Schema::new();
+    for (field, kinds) in fields {
+        let path = Path::parse(field)?;
+        for name in kinds {
+            let kind = INDEX_KINDS.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+                let names = stratann_params::list_of(INDEX_KINDS.map(|kind| format!("{:?}", kind.name())));
+                Error::bad_input(format!("the index of the field {field} is {name:?}; use {names}"))
+            })?;
+            schema.add(path.clone(), kind)?;
+        }
+    }
+    Ok(schema)
+}
+
+/// Reads the payloads of the points of each query as JSON, as they are now. A point that is gone has none.
+pub(crate) fn payloads_of(collection: &Collection, hits: &[Vec<Hit>]) -> Result<Vec<Vec<Option<Vec<u8>>>>> {
+    let ids: Vec<ExternalId> = hits.iter().flatten().map(|hit| hit.id.clone()).collect();
+    let mut read = Vec::with_capacity(ids.len());
+    for some in ids.chunks(collection.page_points()) {
+        read_payloads(collection, some, &mut read)?;
+    }
+    let mut read = read.into_iter();
+    Ok(hits.iter().map(|own| read.by_ref().take(own.len()).collect()).collect())
+}
+
+fn read_payloads(collection: &Collection, ids: &[ExternalId], read: &mut Vec<Option<Vec<u8>>>) -> Result<()> {
+    match collection.get(ids) {
+        // Nothing is wrong with these ids, so their payloads are too large for one call.
+        Err(e) if ids.len() > 1 && e.kind == Kind::Other(ErrorKind::BadInput) => {
+            let (first, rest) = ids.split_at(ids.len() / 2);
+            read_payloads(collection, first, read)?;
+            read_payloads(collection, rest, read)
+        }
+        points => {
+            read.extend(points?.into_iter().map(|point| point.and_then(|point| point.payload)));
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,146 @@
+"""Payloads, filters and schemas of collections, as the compiled half takes them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from ._errors import InputError
+
+#: A payload of a point: what a JSON object may have.
+Payload = dict[str, Any]
+#: A filter: a dict in Qdrant's form, or text such as ``"price < 50 and brand = 'x'"``.
+PointFilter = Union[Mapping[str, Any], str]
+#: Kinds of indexes of each field: one name, or a list of names.
+Schema = Mapping[str, Union[str, Sequence[str]]]
+
+_COMPACT = (",", ":")
+
+
+def payload_of(payload: Any, what: str = "payload") -> bytes:
+    """Returns a payload as JSON.
+
+    Raises:
+        InputError: no dict, or values that JSON does not have, NaN and infinity among them.
+    """
+    if not isinstance(payload, dict):
+        raise InputError(f"{what} is of type {type(payload).__name__}; pass a dict such as {{'color': 'red'}}")
+    try:
+        return json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=_COMPACT).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} has a string that is no Unicode: {error.reason}; pass whole characters") from error
+    except RecursionError as error:
+        raise InputError(f"{what} has too many levels; pass a dict of up to 100 levels") from error
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{what} is no JSON ({error}); pass strings, finite numbers, True, False, None, lists and dicts"
+        ) from error
+
+
+def payloads_of(payload: Any, count: int) -> list[bytes | None] | None:
+    """Returns the payload of each of `count` points as JSON, or None where there are none at all.
+
+    Raises:
+        InputError: no list, another length, or as in `payload_of`.
+    """
+    if payload is None:
+        return None
+    if isinstance(payload, (str, bytes)) or not isinstance(payload, Sequence):
+        raise InputError(f"payload is of type {type(payload).__name__}; pass a list with a dict or None for each id")
+    if len(payload) != count:
+        raise InputError(f"there are {count} ids and {len(payload)} payloads; pass a dict or None for each id")
+    return [None if one is None else payload_of(one, f"payload[{at}]") for at, one in enumerate(payload)]
+
+
+def loaded(payload: bytes | None) -> Payload | None:
+    """A payload as its user has it."""
+    if payload is None:
+        return None
+    read: Payload = json.loads(payload)
+    return read
+
+
+def filter_of(given: Any) -> bytes | str | None:
+    """Returns a filter as JSON or as text, or None for none.
+
+    Raises:
+        InputError: neither a dict nor a str, or values that JSON does not have.
+    """
+    if given is None:
+        return None
+    try:
+        if isinstance(given, str):
+            given.encode()
+            return str(given)
+        if isinstance(given, Mapping):
+            return json.dumps(dict(given), allow_nan=False, ensure_ascii=False, default=_in_filter).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"filter has a string that is no Unicode: {error.reason}; pass whole characters") from error
+    except RecursionError as error:
+        raise InputError("filter has too many levels; pass one of up to 128 levels") from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"filter is no JSON ({error}); pass strings, finite numbers, lists and dicts") from error
+    raise InputError(
+        f"filter is of type {type(given).__name__}; pass a dict such as "
+        "{'must': [{'key': 'color', 'match': {'value': 'red'}}]}, or text such as \"color = 'red'\""
+    )
+
+
+def keys_of(keys: Any, what: str = "keys") -> list[str]:
+    """Returns paths of fields.
+
+    Raises:
+        InputError: no list of strings, or an empty one.
+    """
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Sequence):
+        raise InputError(f"{what} is of type {type(keys).__name__}; pass a list of paths such as ['color', 'a.b']")
+    named = [path_of(key, f"{what}[{at}]") for at, key in enumerate(keys)]
+    if not named:
+        raise InputError(f"{what} is empty; pass one path or more")
+    return named
+
+
+def path_of(path: Any, what: str) -> str:
+    """Returns the path of a field.
+
+    Raises:
+        InputError: no str.
+    """
+    if not isinstance(path, str):
+        raise InputError(f"{what} is of type {type(path).__name__}; pass a path such as 'color' or 'a.b'")
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} is no Unicode: {error.reason}; pass whole characters") from error
+    return str(path)
+
+
+def schema_of(schema: Any) -> list[tuple[str, list[str]]]:
+    """Returns the fields of a schema, each with the kinds of its indexes.
+
+    Raises:
+        InputError: no dict, a field that is no str, or kinds that are neither a str nor a list of them.
+    """
+    if not isinstance(schema, Mapping):
+        raise InputError(f"schema is of type {type(schema).__name__}; pass a dict such as {{'color': 'keyword'}}")
+    fields = []
+    for path, kinds in schema.items():
+        name = path_of(path, "a field of schema")
+        listed = [kinds] if isinstance(kinds, str) else list(kinds) if isinstance(kinds, Sequence) else []
+        if not listed or not all(isinstance(kind, str) for kind in listed):
+            raise InputError(f"the index of the field {name} is {kinds!r}; pass 'keyword' or a list of such names")
+        fields.append((name, [path_of(kind, f"the index of the field {name}") for kind in listed]))
+    return fields
+
+
+def _in_filter(value: Any) -> Any:
+    """Ids and numbers that JSON does not have."""
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"a value is of type {type(value).__name__}")
