@@ -26,13 +26,16 @@ struct Planned<'a> {
     state: &'a State,
     seq: u64,
     /// Points of the tail by their places in the change: where they are, and their payloads.
-    tail: Vec<(usize, At, Option<Arc<[u8]>>)>,
+    tail: Vec<InTail>,
     /// Newer payloads by segment and row.
     newer: Vec<(u64, u32, Newer)>,
     /// Bytes of the rows that are written.
     bytes: u64,
     done: PayloadChanged,
 }
+
+/// A point of the tail that is changed: its place in the change, where it is, and its payload.
+type InTail = (usize, At, Option<Arc<[u8]>>);
 
 /// Points of a segment that are changed: by row, the place in the order of ids and that in the change.
 type Wanted = BTreeMap<u32, (u32, usize)>;
