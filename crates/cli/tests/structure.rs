@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 41] = [
+const NODE_ROOMS: [&str; 42] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -132,6 +132,7 @@ const NODE_ROOMS: [&str; 41] = [
     "segments::ids",
     "segments::layout",
     "segments::unfinished",
+    "segments::overlay",
     "segments::payloads",
     "segments::scanned",
     "segments::segment",

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::delta::{DeltaStats, Hit, Point, SegmentState};
+use super::delta::{DeltaStats, Hit, Point, SegmentState, State};
 use super::error::{Error, Result};
 use super::live::{Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts::{self, PAYLOADS_BYTES_MAX};
-use super::sieves::FilterStats;
+use super::sieves::{FilterStats, Filtered};
 use super::spec::Spec;
 use super::work::{Condition, Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
 use stratann_core::query::QueryStats;
 use stratann_params::IndexKind;
-use stratann_payload::Schema;
 use stratann_payload::index::Unindexed;
+use stratann_payload::{Predicate, Schema};
 use stratann_storage::Progress;
 
 /// Most results of a query, and points of a page.
@@ -239,9 +239,9 @@ impl Collection {
         Ok(())
     }
 
-    /// Has these fields of payloads indexed in all segments that are made from now on, and no others. Segments that
-    /// there are keep their indexes until the next merge, or until [`Collection::compact`]; conditions on other fields
-    /// read payloads.
+    /// Has these fields of payloads indexed, and no others: at once in segments that are made from now on; in those that
+    /// there are once their payloads were read, in the background or by [`Collection::compact`]. Until then conditions
+    /// on other fields read payloads. No index of vectors is made.
     ///
     /// # Errors
     /// `BadInput` for more than 1,000 fields; `Unknown` when writing failed midway: then [`Collection::schema`] tells;
@@ -346,6 +346,11 @@ impl Collection {
         self.slot.checkpoint(&self.shared, progress)?;
         self.slot.merge_all(&self.shared, progress)?;
         self.slot.reclaim(&self.shared)
+    }
+
+    /// Evaluates a filter on a state.
+    pub(super) fn filtered(&self, state: &State, filter: &Arc<Predicate>) -> Result<Filtered> {
+        Filtered::new(&self.shared.sieves, self.slot.id, state, filter)
     }
 
     pub(super) fn live(&self) -> Result<Arc<Live>> {
