@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::Noise;
-use common::points::{SMALL, filled, number, open};
+use common::points::{SMALL, filled, number, open, open_busy};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Chosen, Collection, Node, SearchOptions, Spec};
+use stratann_node::collections::{Chosen, Collection, Node, SearchOptions, SegmentFacts, Spec};
 use stratann_node::rows::ExternalId;
 use stratann_params::IndexKind;
 use stratann_payload::filter::random::Random;
@@ -318,8 +318,38 @@ fn a_new_schema_reaches_a_segment_that_is_alone() {
     let facts = points.facts().unwrap();
     points.compact(&Quiet).unwrap();
     assert_eq!(points.facts().unwrap().segments, facts.segments, "nothing is to be done");
-    points.set_schema(&schema_of(&[("n", FieldKind::Integer)])).unwrap();
-    points.compact(&Quiet).unwrap();
+    let schema = schema_of(&[("n", FieldKind::Integer)]);
+    points.set_schema(&schema).unwrap();
+    points.set_payload(Chosen::Ids(&[number(3)]), br#"{"n":1000}"#, None).unwrap();
+    assert_eq!(points.count_matching(&where_of("n < 10")).unwrap().unindexed.len(), 1);
+    drop((points, node));
+    // The background writes another index beside the vectors.
+    let node = open_busy(place.path()).unwrap();
+    let points = node.collection("points").unwrap();
+    let begin = std::time::Instant::now();
+    let counted = loop {
+        let counted = points.count_matching(&where_of("n < 10")).unwrap();
+        assert_eq!(counted.points, 9);
+        if counted.unindexed.is_empty() {
+            break counted;
+        }
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "nothing is indexed");
+    };
+    assert!(counted.filter.payloads < 2, "{counted:?}");
+    let names = |facts: &[SegmentFacts]| facts.iter().map(|own| (own.number, own.rows)).collect::<Vec<_>>();
+    assert_eq!(names(&points.facts().unwrap().segments), names(&facts.segments), "no segment is made");
+    drop((points, node));
+    let node = open(place.path()).unwrap();
+    let points = node.collection("points").unwrap();
     let counted = points.count_matching(&where_of("n < 10")).unwrap();
-    assert_eq!((counted.points, counted.filter.payloads, counted.unindexed.len()), (10, 0, 0));
+    assert_eq!((counted.points, counted.unindexed.len()), (9, 0));
+    node.verify("points").unwrap();
+    let files = common::files(&place.path().join("s"));
+    let indexes: Vec<_> =
+        files.iter().filter(|file| file.extension().is_some_and(|e| e == "index")).collect();
+    assert!(indexes.len() == 1 && indexes[0].ends_with("payload-2.index"), "{indexes:?}");
+    // Without a schema fields are as before.
+    points.set_schema(&Schema::new()).unwrap();
+    points.compact(&Quiet).unwrap();
+    assert_eq!(points.count_matching(&where_of("n < 10")).unwrap().unindexed.len(), 1);
 }

@@ -2,15 +2,16 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::Path as FilePath;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::points::{Model, SMALL, filled, number, open, open_busy};
 use common::{Noise, Notes, job, job_command, notes, setting};
 use stratann_node::collections::{Chosen, Collection, Error, Node};
 use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key};
-use stratann_payload::Payload;
 use stratann_payload::value::Update;
+use stratann_payload::{Filter, IndexKind, Path, Payload, Schema};
 use stratann_storage::Quiet;
 
 /// Ids of the collection `mixed`.
@@ -94,8 +95,8 @@ fn collection(node: &Node, name: &str) -> Collection {
 #[test]
 fn child() {
     let Some(_) = job() else { return };
-    let node = open_busy(Path::new(&setting("ROWS_FOLDER"))).unwrap();
-    let notes = || Notes::new(Path::new(&setting("ROWS_NOTES")));
+    let node = open_busy(FilePath::new(&setting("ROWS_FOLDER"))).unwrap();
+    let notes = || Notes::new(FilePath::new(&setting("ROWS_NOTES")));
     let (mixed, shared) = (collection(&node, "mixed"), collection(&node, "shared"));
     std::thread::scope(|scope| {
         scope.spawn(|| write_mixed(&mixed, &mut notes()));
@@ -112,6 +113,16 @@ fn child() {
                     let own: Vec<_> = found.hits[0].iter().filter(|hit| of(&hit.id)).collect();
                     assert!([0, OWN_IDS as usize].contains(&own.len()), "half a change");
                     assert!(own.iter().all(|hit| hit.distance == own[0].distance), "half a change");
+                }
+            }
+        });
+        scope.spawn(|| {
+            loop {
+                for field in [None, Some("n"), Some("m")] {
+                    let mut schema = Schema::new();
+                    field.map(|field| schema.add(Path::parse(field).unwrap(), IndexKind::Float).unwrap());
+                    mixed.set_schema(&schema).unwrap();
+                    std::thread::sleep(Duration::from_millis(7));
                 }
             }
         });
@@ -163,13 +174,13 @@ fn write_shared(shared: &Collection, writer: u64, notes: &mut Notes) {
 }
 
 /// What the child was told last of each kind.
-fn told(noted: &Path, what: &str) -> u64 {
+fn told(noted: &FilePath, what: &str) -> u64 {
     let of_kind = notes(noted).into_iter().filter(|words| words[0] == what);
     of_kind.map(|words| words[1].parse().unwrap()).max().unwrap_or(0)
 }
 
 /// Returns the last change that is there, of each kind.
-fn check(node: &Node, noted: &Path, history: &mut History) -> Vec<(String, u64)> {
+fn check(node: &Node, noted: &FilePath, history: &mut History) -> Vec<(String, u64)> {
     let mixed = collection(node, "mixed");
     let (seq, acknowledged) = (mixed.seq().unwrap(), told(noted, "mixed"));
     assert!(
@@ -178,6 +189,10 @@ fn check(node: &Node, noted: &Path, history: &mut History) -> Vec<(String, u64)>
     );
     history.advance_to(seq);
     assert_eq!(history.model.difference(&mixed), None, "after change {seq}");
+    let filter = Filter::from_where("n in (1, 3)").unwrap().compile();
+    let is_match = |json: &&Vec<u8>| **json == br#"{"n":1}"# || **json == br#"{"n":3}"#;
+    let expected = history.model.payloads.values().filter(is_match).count() as u64;
+    assert_eq!(mixed.count_matching(&Arc::new(filter)).unwrap().points, expected);
     let mut there = vec![("mixed".to_string(), seq)];
     let shared = collection(node, "shared");
     for writer in 0..WRITERS {
@@ -200,12 +215,13 @@ fn check(node: &Node, noted: &Path, history: &mut History) -> Vec<(String, u64)>
 }
 
 /// Makes one segment of each collection; then no other has a folder.
-fn compact(node: &Node, folder: &Path) {
+fn compact(node: &Node, folder: &FilePath) {
     for name in ["mixed", "shared"] {
         collection(node, name).compact(&Quiet).unwrap();
     }
-    let entries =
-        |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries = |folder: &FilePath| {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+    };
     for of_collection in entries(&folder.join("s")) {
         let segments: Vec<_> = entries(&of_collection).filter(|entry| entry.is_dir()).collect();
         assert!(segments.len() < 2, "a segment is left: {segments:?}");
@@ -213,7 +229,7 @@ fn compact(node: &Node, folder: &Path) {
 }
 
 /// Collections that have rows, beside the catalogue.
-fn collections_with_rows(folder: &Path) -> usize {
+fn collections_with_rows(folder: &FilePath) -> usize {
     let rows = common::open(folder).unwrap();
     let (mut from, end) = (Key::first_of_collection(1), Key::end_of_collection(u64::MAX));
     let mut found = Vec::new();

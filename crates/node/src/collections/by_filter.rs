@@ -58,11 +58,6 @@ pub struct DeletedMatching {
 }
 
 impl Collection {
-    /// Evaluates a filter on a state.
-    pub(super) fn filtered(&self, state: &State, filter: &Arc<Predicate>) -> Result<Filtered> {
-        Filtered::new(&self.shared.sieves, self.slot.id, state, filter)
-    }
-
     /// Number of points that match.
     ///
     /// # Errors

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::delta::{DeltaStats, Hit, Point, SegmentState};
+use super::delta::{DeltaStats, Hit, Point, SegmentState, State};
 use super::error::{Error, Result};
 use super::limits::MemoryLimits;
 use super::live::{Job, Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts::{self, PAYLOADS_BYTES_MAX};
-use super::sieves::FilterStats;
+use super::sieves::{FilterStats, Filtered};
 use super::spec::Spec;
 use super::work::{Condition, Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
 use stratann_core::query::QueryStats;
 use stratann_params::IndexKind;
-use stratann_payload::Schema;
 use stratann_payload::index::Unindexed;
+use stratann_payload::{Predicate, Schema};
 use stratann_storage::Progress;
 use stratann_storage::budget::thread_cpu_ns;
 
@@ -260,9 +260,9 @@ impl Collection {
         Ok(())
     }
 
-    /// Has these fields of payloads indexed in all segments that are made from now on, and no others. Segments that
-    /// there are keep their indexes until the next merge, or until [`Collection::compact`]; conditions on other fields
-    /// read payloads.
+    /// Has these fields of payloads indexed, and no others: at once in segments that are made from now on; in those that
+    /// there are once their payloads were read, in the background or by [`Collection::compact`]. Until then conditions
+    /// on other fields read payloads. No index of vectors is made.
     ///
     /// # Errors
     /// `BadInput` for more than 1,000 fields; `Unknown` when writing failed midway: then [`Collection::schema`] tells;
@@ -377,6 +377,11 @@ impl Collection {
         self.slot.check_dropped()?;
         self.shared.check_writable()?;
         self.slot.compact_later(&self.shared).map_err(|e| e.of_collection(self.name()))
+    }
+
+    /// Evaluates a filter on a state.
+    pub(super) fn filtered(&self, state: &State, filter: &Arc<Predicate>) -> Result<Filtered> {
+        Filtered::new(&self.shared.sieves, self.slot.id, state, filter)
     }
 
     pub(super) fn live(&self) -> Result<Arc<Live>> {

@@ -156,6 +156,20 @@ impl World {
         }
     }
 
+    /// Has other fields indexed. Where that fails, nobody knows whether they are.
+    fn set_schema(&mut self) {
+        let mut schema = stratann_payload::Schema::new();
+        if self.noise.below(2) == 0 {
+            let path = stratann_payload::Path::parse("n").expect("a path");
+            schema.add(path, stratann_payload::IndexKind::Float).expect("few fields");
+        }
+        let points = self.points();
+        match points.set_schema(&schema) {
+            Ok(()) => assert_eq!(points.schema().expect("read"), schema),
+            Err(e) => assert!(matches!(e.kind, Kind::Unknown { .. } | Kind::Other(ErrorKind::Io)), "{e}"),
+        }
+    }
+
     /// Ends the process without a word; what the disk lied about is lost. Returns whether it opens again.
     fn crash(&mut self) -> bool {
         self.tally.crashes += 1;
@@ -198,13 +212,14 @@ impl World {
     }
 
     fn step(&mut self) -> bool {
-        match self.noise.below(12) {
+        match self.noise.below(13) {
             0..=5 => self.change(),
             what @ 6..=8 => self.make_segments(what - 6),
             9 => {
                 let (writes, lands) = (self.noise.below(5), self.noise.below(2) == 0);
                 self.disk(|disk| (disk.fails_in, disk.lands) = (Some(writes), lands));
             }
+            11 => self.set_schema(),
             10 => _ = self.node.as_ref().map(Node::close_idle),
             _ => {
                 if !self.crash() {

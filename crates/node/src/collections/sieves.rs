@@ -54,6 +54,8 @@ struct Matching {
 struct SieveKey {
     collection: u64,
     segment: u64,
+    /// Which index of its payloads was asked: it says for which conditions payloads were read.
+    generation: u32,
     /// Version of the newer payloads over the segment; 0 without any.
     overlay: u64,
     predicate: Arc<Predicate>,
@@ -270,7 +272,8 @@ impl Filtered {
         for own in state.segments.iter().filter(|own| own.left.rows().count() > 0) {
             let segment = own.segment.entry.number;
             let overlay = own.overlay.version();
-            let key = SieveKey { collection, segment, overlay, predicate: predicate.clone() };
+            let generation = own.segment.entry.payloads.as_ref().map_or(0, |files| files.generation);
+            let key = SieveKey { collection, segment, generation, overlay, predicate: predicate.clone() };
             let (matching, reads) = sieves.matching(own, key)?;
             let stats = &mut filtered.stats;
             match reads {
@@ -311,7 +314,7 @@ mod tests {
         let key = |number: u64| {
             let text = format!("n = {}", number % 2);
             let predicate = Arc::new(Filter::from_where(&text).unwrap().compile());
-            SieveKey { collection: 1, segment: number, overlay: 0, predicate }
+            SieveKey { collection: 1, segment: number, generation: 1, overlay: 0, predicate }
         };
         let rows = Arc::new(Sieve::from_sorted(1000, &[1, 500]).unwrap());
         for number in 0..100 {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 use stratann_payload::index::{Evaluated, IndexBuilder, PayloadIndex, RowFacts};
@@ -169,7 +170,7 @@ fn hashes(path: &Path, rows: u32) -> Result<Vec<Option<u64>>> {
 
 /// The open payloads of a segment.
 pub(crate) struct Payloads {
-    rows: PayloadRows,
+    rows: Arc<PayloadRows>,
     index: PayloadIndex,
 }
 
@@ -182,13 +183,45 @@ impl Payloads {
         let (path, index_path) = (folder.join(ROWS), folder.join(index_name(files.generation)));
         open_file(&path, &files.rows)?;
         open_file(&index_path, &files.index)?;
-        let own = Payloads { rows: PayloadRows::open(&path)?, index: PayloadIndex::open(&index_path)? };
+        let (rows_file, index) = (Arc::new(PayloadRows::open(&path)?), PayloadIndex::open(&index_path)?);
+        let own = Payloads { rows: rows_file, index };
         for (path, found) in [(&path, own.rows.rows()), (&index_path, own.index.rows())] {
             if u64::from(found) != rows {
                 return Err(damaged(path, &format!("it is of {found} rows, and the segment has {rows}")));
             }
         }
         Ok(own)
+    }
+
+    /// The same payloads with another index, of the next generation.
+    ///
+    /// # Errors
+    /// As [`Payloads::get`]; an interruption.
+    pub(super) fn reindexed(
+        &self,
+        (folder, files): (&Path, &PayloadFiles),
+        schema: &Schema,
+        progress: &dyn Progress,
+    ) -> Result<(Payloads, PayloadFiles)> {
+        let generation = files.generation.saturating_add(1);
+        let path = folder.join(index_name(generation));
+        let mut index = IndexBuilder::new(schema, self.rows.rows());
+        progress.stage("indexing payloads", self.rows.count().into(), "payloads");
+        let mut count = 0u32;
+        self.rows.for_all(|row, json| {
+            count += 1;
+            if count.is_multiple_of(ROWS_AT_ONCE) {
+                progress.check_interrupted()?;
+                progress.advance(ROWS_AT_ONCE.into());
+            }
+            let payload = Payload::from_stored(json);
+            index
+                .push(row, &payload.map_err(|why| damaged(&folder.join(ROWS), &format!("row {row}: {why}")))?)
+        })?;
+        index.finish(&path)?;
+        let index = PayloadIndex::open(&path)?;
+        let files = PayloadFiles { rows: files.rows.clone(), generation, index: file_entry(&path)? };
+        Ok((Payloads { rows: self.rows.clone(), index }, files))
     }
 
     /// Memory while they are open, bytes.
@@ -252,6 +285,12 @@ impl Payloads {
         }
         Ok((evaluated, reads))
     }
+}
+
+/// Removes an index that no other one follows from.
+pub(super) fn remove_index(folder: &Path, files: &PayloadFiles) {
+    // One that stays is removed with the segment.
+    let _ = std::fs::remove_file(folder.join(index_name(files.generation)));
 }
 
 /// Reads both files, compares the index with its checksum, and returns the hash of each payload by row.

@@ -1,8 +1,10 @@
 //! An open segment.
 
 use std::fs::File;
+use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use roaring::RoaringBitmap;
@@ -12,9 +14,10 @@ use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_payload::index::{Evaluated, RowFacts};
-use stratann_payload::{IdValue, Predicate};
+use stratann_payload::{IdValue, Predicate, Schema};
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::{FileEntry, open_file};
+use stratann_storage::durable::sync_folder;
 use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
 
 use super::content::Content;
@@ -67,17 +70,32 @@ pub(crate) trait TakenMemory: Send + Sync {
 pub(crate) struct Segment {
     /// What the rows say of it.
     pub(crate) entry: SegmentEntry,
-    /// Its index, in which ids are ordinals.
-    pub(crate) index: Index,
-    /// Its rows in memory, of a checkpoint.
-    pub(crate) scanned: Option<ScannedRows>,
     /// Payloads of its points, where some have one.
     pub(crate) payloads: Option<Payloads>,
+    core: Arc<Core>,
+    /// Memory of an index of payloads that was made later than the segment.
+    of_payloads: Option<Box<dyn TakenMemory>>,
+}
+
+/// What two segments share that differ by the index of their payloads.
+pub(crate) struct Core {
+    /// The index, in which ids are ordinals.
+    pub(crate) index: Index,
+    /// The rows in memory, of a checkpoint.
+    pub(crate) scanned: Option<ScannedRows>,
     ids: IdTable,
     vectors: Option<File>,
     folder: PathBuf,
     is_obsolete: AtomicBool,
     memory: Box<dyn TakenMemory>,
+}
+
+impl Deref for Segment {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
 }
 
 impl Segment {
@@ -111,17 +129,46 @@ impl Segment {
             index.preload(&Quiet)?;
         }
         let scanned = if in_memory > 0 { ScannedRows::load(&index, shape)? } else { None };
-        Ok(Segment {
-            entry: entry.clone(),
+        let core = Core {
             index,
             scanned,
-            payloads,
             ids,
             vectors: vectors.transpose()?,
             folder: folder.into(),
             is_obsolete: false.into(),
             memory: taken,
-        })
+        };
+        Ok(Segment { entry: entry.clone(), payloads, core: Arc::new(core), of_payloads: None })
+    }
+
+    /// The same segment with another index of its payloads, which is written and synced; `None` without payloads.
+    ///
+    /// # Errors
+    /// No memory; `Corrupt` and `Io`; an interruption.
+    pub(crate) fn reindexed(
+        &self,
+        schema: &Schema,
+        memory: &dyn SegmentMemory,
+        progress: &dyn Progress,
+    ) -> Result<Option<Segment>> {
+        let (Some(files), Some(payloads)) = (&self.entry.payloads, &self.payloads) else { return Ok(None) };
+        let (payloads, next) = payloads.reindexed((&self.folder, files), schema, progress)?;
+        sync_folder(&self.folder)?;
+        let taken = memory.take(payloads.memory_bytes(), 0, 0)?;
+        let bytes = self.entry.bytes.saturating_sub(files.bytes()).saturating_add(next.bytes());
+        let entry = SegmentEntry { payloads: Some(next), bytes, ..self.entry.clone() };
+        Ok(Some(Segment {
+            entry,
+            payloads: Some(payloads),
+            core: self.core.clone(),
+            of_payloads: Some(taken),
+        }))
+    }
+
+    /// Removes the index of payloads that this one had before another one. Searches that use it go on.
+    pub(crate) fn remove_payload_index(&self) {
+        let files = self.entry.payloads.iter();
+        files.for_each(|files| payloads::remove_index(&self.folder, files));
     }
 
     /// Bytes that a segment needs at least to be opened.
@@ -134,7 +181,7 @@ impl Segment {
 
     /// Memory that it has.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.memory.bytes() + self.of_payloads.as_ref().map_or(0, |own| own.bytes())
     }
 
     /// Rows, dead ones included.
@@ -390,7 +437,7 @@ impl RowFacts for Segment {
     }
 }
 
-impl Drop for Segment {
+impl Drop for Core {
     fn drop(&mut self) {
         if self.is_obsolete.load(Ordering::Acquire) {
             // What stays is removed when the collection is opened the next time.

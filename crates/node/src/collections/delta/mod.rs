@@ -24,7 +24,7 @@ use super::error::Result;
 use super::point::{Place, PointBytes};
 use super::spec::Spec;
 use crate::rows::ExternalId;
-use crate::segments::Newer;
+use crate::segments::{Newer, Segment};
 
 use block::Content;
 pub(super) use block::memory_bytes;
@@ -194,6 +194,18 @@ impl Delta {
         let mut state = State::clone(&self.state());
         state.segments.retain(|own| !numbers.contains(&own.segment.entry.number));
         state.segments.extend(segment);
+        self.publish(state);
+    }
+
+    /// Puts a segment with the same rows in the place of the one of its number.
+    pub(super) fn replace_segment(&self, segment: Arc<Segment>) {
+        let _index = self.index.write().unwrap_or_else(|e| e.into_inner());
+        let mut state = State::clone(&self.state());
+        let number = segment.entry.number;
+        let mut segments = state.segments.iter_mut();
+        if let Some(own) = segments.find(|own| own.segment.entry.number == number) {
+            own.segment = segment;
+        }
         self.publish(state);
     }
 

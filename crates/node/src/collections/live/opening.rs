@@ -301,7 +301,7 @@ impl Slot {
         if has_folder || shared.options.is_checkpoint_due(&self.spec, state) {
             shared.jobs.ask(shared, self, Job::Checkpoint);
         }
-        if is_begun || due(shared, state).is_some() {
+        if is_begun || due(shared, state).is_some() || self.is_reindexing_due(shared, state) {
             shared.jobs.ask(shared, self, Job::Merge);
         }
     }

@@ -25,7 +25,6 @@ struct Planned<'a> {
     update: &'a Update,
     state: &'a State,
     seq: u64,
-    /// Points of the tail by their places in the change: where they are, and their payloads.
     tail: Vec<InTail>,
     /// Newer payloads by segment and row.
     newer: Vec<(u64, u32, Newer)>,
@@ -34,8 +33,15 @@ struct Planned<'a> {
     done: PayloadChanged,
 }
 
-/// A point of the tail that is changed: its place in the change, where it is, and its payload.
-type InTail = (usize, At, Option<Arc<[u8]>>);
+/// A point of the tail that is written again.
+struct InTail {
+    /// Its place in the change.
+    at: usize,
+    /// Where it is.
+    from: At,
+    /// Its new payload.
+    payload: Option<Arc<[u8]>>,
+}
 
 /// Points of a segment that are changed: by row, the place in the order of ids and that in the change.
 type Wanted = BTreeMap<u32, (u32, usize)>;
@@ -85,7 +91,7 @@ impl<'a> Planned<'a> {
             self.bytes += of_row + of_payload;
             self.done.changed += 1;
             if !self.is_too_large() {
-                self.tail.push((at, place, payload));
+                self.tail.push(InTail { at, from: place, payload });
             }
         }
         Ok(())
@@ -167,10 +173,10 @@ impl<'a> Planned<'a> {
     /// Rows and payload bytes that come to memory, and what the manifest says afterwards.
     fn counts(&self, before: Manifest) -> (PointBytes, u64, Manifest) {
         let (mut added, mut after) = (PointBytes::default(), Manifest { seq: self.seq, ..before });
-        for (at, place, payload) in &self.tail {
+        for InTail { at, from, payload } in &self.tail {
             let Some(id) = self.work.ids.get(*at) else { continue };
             let own = PointBytes::of(id, payload.as_deref());
-            let earlier = self.state.tail_point(*place).and_then(|(_, content)| content.payload);
+            let earlier = self.state.tail_point(*from).and_then(|(_, content)| content.payload);
             added += own;
             after.bytes -= PointBytes::of(id, earlier.map(|json| &**json));
             after.bytes += own;
@@ -182,8 +188,8 @@ impl<'a> Planned<'a> {
     /// The rows of the change.
     fn batch(&self, collection: u64, after: &Manifest) -> Batch {
         let mut batch = Batch::new();
-        for (at, place, payload) in &self.tail {
-            let (Some(id), Some((own, content))) = (self.work.ids.get(*at), self.state.tail_point(*place))
+        for InTail { at, from, payload } in &self.tail {
+            let (Some(id), Some((own, content))) = (self.work.ids.get(*at), self.state.tail_point(*from))
             else {
                 continue;
             };
@@ -200,8 +206,8 @@ impl<'a> Planned<'a> {
 
     /// What the change does to the points in memory.
     fn changes(&self) -> impl Iterator<Item = Change<'_>> {
-        let of_tail = self.tail.iter().filter_map(|(at, place, payload)| {
-            let (_, content) = self.state.tail_point(*place)?;
+        let of_tail = self.tail.iter().filter_map(|InTail { at, from, payload }| {
+            let (_, content) = self.state.tail_point(*from)?;
             let (id, vector, payload) = (self.work.ids.get(*at)?, content.vector, payload.as_ref());
             Some(Change::Put { id, place: self.place(*at), vector, payload })
         });

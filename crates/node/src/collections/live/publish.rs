@@ -188,35 +188,25 @@ impl Slot {
         Ok(Arc::new(Segment::open(&folder, entry, (self.spec.shape(), &room))?))
     }
 
-    /// Merges segments as long as some are due.
+    /// Merges segments as long as some are due, and has payloads of the others indexed by the schema.
     pub(crate) fn merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         while self.merge_next(shared, progress, |state| {
             let next = due(shared, state)?;
             Some((next.segments.iter().map(|&at| state.segments[at].clone()).collect(), next.level))
         })? {}
-        Ok(())
+        self.reindex(shared, progress)
     }
 
-    /// Merges all segments into one, unless there is one alone without dead rows, whose payloads are indexed as they
-    /// should be.
+    /// Merges all segments into one, unless there is one alone without dead rows and newer payloads.
     pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
-        shared.wake()?;
-        let schema = self.schema(shared)?;
-        let is_indexed =
-            |own: &SegmentState| own.segment.payloads.as_ref().is_none_or(|own| own.schema() == *schema);
-        // The first merge may be one that was begun earlier, with another schema.
-        let mut merges = 0;
         while self.merge_next(shared, progress, |state| {
             let is_whole = |own: &SegmentState| {
-                let is_read = merges > 1 || is_indexed(own);
-                sized(own).dead == 0 && own.overlay.count() == 0 && own.segment.entry.level > 0 && is_read
+                sized(own).dead == 0 && own.overlay.count() == 0 && own.segment.entry.level > 0
             };
             let is_one = state.segments.len() < 2 && state.segments.iter().all(is_whole);
             (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
-        })? {
-            merges += 1;
-        }
-        Ok(())
+        })? {}
+        self.reindex(shared, progress)
     }
 
     /// Writes the points in memory into a segment, and makes one segment of all.
@@ -395,7 +385,7 @@ impl Slot {
     }
 
     /// Writes which segments there are, and the counts that go with them.
-    fn publish(
+    pub(super) fn publish(
         &self,
         shared: &Shared,
         turn: &mut Turn,
@@ -430,7 +420,7 @@ impl Slot {
         }
     }
 
-    fn running(&self, job: Job) -> MutexGuard<'_, ()> {
+    pub(super) fn running(&self, job: Job) -> MutexGuard<'_, ()> {
         self.running[job as usize].lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -498,7 +488,7 @@ impl Turn {
     }
 
     /// What the rows will say of the segments of a state, which hold everything up to `watermark`.
-    fn layout(&self, state: &State, watermark: u64) -> Layout {
+    pub(super) fn layout(&self, state: &State, watermark: u64) -> Layout {
         Layout::new(watermark, self.next_segment, state.entries())
     }
 }

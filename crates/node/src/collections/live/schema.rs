@@ -9,11 +9,16 @@ use std::sync::Arc;
 
 use stratann_payload::Schema;
 use stratann_payload::schema::FIELDS_MAX;
+use stratann_storage::Progress;
 
+use super::jobs::Job;
 use super::opening::damaged;
 use super::slot::{Shared, Slot};
+use crate::collections::budget::SegmentRoom;
+use crate::collections::delta::State;
 use crate::collections::error::{Error, Result};
 use crate::rows::{Batch, Key, Outcome, RowKind};
+use crate::segments::Segment;
 
 const VERSION: u8 = 1;
 
@@ -33,7 +38,7 @@ impl Slot {
         schema.map(Arc::new).ok_or_else(|| damaged(&key, "it is no schema of this version"))
     }
 
-    /// Has these fields indexed in all segments that are made from now on.
+    /// Has these fields indexed in all segments that are made from now on, and later in those that there are.
     ///
     /// # Errors
     /// `BadInput` for too many fields; `Unknown`; `Missing`; `Io`.
@@ -57,7 +62,11 @@ impl Slot {
         let mut batch = Batch::new();
         batch.put(self.schema_key(), &[&[VERSION][..], &json].concat());
         match shared.rows.write(batch) {
-            Outcome::Durable(_) => Ok(()),
+            Outcome::Durable(_) => {
+                drop(turn);
+                shared.jobs.ask(shared, self, Job::Merge);
+                Ok(())
+            }
             Outcome::NotWritten(e) => Err(e.into()),
             Outcome::NoRoom(e) => Err(Error::disk_full(&e)),
             Outcome::Unknown { error, .. } => {
@@ -66,4 +75,58 @@ impl Slot {
             }
         }
     }
+
+    /// Writes indexes of payloads again where they are of another schema. No index of vectors is made.
+    pub(crate) fn reindex(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
+        shared.check_writable()?;
+        let _running = self.running(Job::Merge);
+        while self.reindex_next(shared, progress).map_err(|e| e.of_collection(&self.name))? {}
+        Ok(())
+    }
+
+    /// Writes one of them. Returns whether there was one.
+    fn reindex_next(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<bool> {
+        let (state, schema) = {
+            let mut turn = self.turn();
+            shared.wake()?;
+            (self.live_in_turn(shared, &mut turn)?.delta.state(), self.schema(shared)?)
+        };
+        let Some(older) = of_other_schema(&state, &schema) else { return Ok(false) };
+        let room = SegmentRoom::replacing(&shared.memory, self.id, 0);
+        let Some(new) = older.reindexed(&schema, &room, progress)? else { return Ok(false) };
+        if new.payloads.as_ref().is_some_and(|own| own.schema() != *schema) {
+            return Err(Error::corrupt(
+                "an index of payloads has other fields than those that it was made for",
+            ));
+        }
+        let number = new.entry.number;
+        let mut turn = self.turn();
+        let live = self.live_in_turn(shared, &mut turn)?;
+        let state = live.delta.state();
+        if state.segment(number).is_none_or(|own| own.segment.entry != older.entry) {
+            return Err(Error::busy("the segment was made again meanwhile; try again"));
+        }
+        let mut layout = turn.layout(&state, state.watermark);
+        let entries = layout.segments.iter_mut().filter(|own| own.number == number);
+        entries.for_each(|own| *own = new.entry.clone());
+        let next_segment = turn.next_segment;
+        self.publish(shared, &mut turn, (&layout, &state.manifest(), Batch::new()))?;
+        live.delta.replace_segment(Arc::new(new));
+        drop(turn);
+        // While the copy names the older file, it is there.
+        self.copy_layout(shared, next_segment);
+        older.remove_payload_index();
+        Ok(true)
+    }
+
+    /// Whether some payloads are indexed by another schema.
+    pub(super) fn is_reindexing_due(&self, shared: &Shared, state: &State) -> bool {
+        self.schema(shared).is_ok_and(|schema| of_other_schema(state, &schema).is_some())
+    }
+}
+
+/// A segment whose payloads are indexed by another schema, if there is one.
+fn of_other_schema<'a>(state: &'a State, schema: &Schema) -> Option<&'a Arc<Segment>> {
+    let is_other = |own: &&Arc<Segment>| own.payloads.as_ref().is_some_and(|own| own.schema() != *schema);
+    state.segments.iter().map(|own| &own.segment).find(is_other)
 }
