@@ -123,7 +123,7 @@ pub(crate) fn build(
     let points = memory_bytes(spec, manifest.tail_points, manifest.bytes);
     reserved.resize(points + seed_bytes(spec, manifest.tail_points))?;
     let seed = seed_bytes(spec, manifest.tail_points);
-    let overlays = overlays(shared, slot, &mut |bytes| reserved.resize(points + seed + bytes))?;
+    let overlays = overlays(shared, (slot.id, &layout), &mut |bytes| reserved.resize(points + seed + bytes))?;
     let segments = open_segments(shared, slot, (&layout, overlays), earlier)?;
     let mut state = State::of_segments(layout.watermark, segments);
     state.take_coarse_of(earlier);
@@ -182,13 +182,20 @@ fn fill(rows: &Rows, slot: &Slot, (delta, layout, manifest): (&Delta, &Layout, &
 type Overlays = BTreeMap<u64, Vec<Newer>>;
 
 /// Reads newer payloads over segments. Memory is reserved before they are kept.
-fn overlays(shared: &Shared, slot: &Slot, reserve: &mut dyn FnMut(u64) -> Result<()>) -> Result<Overlays> {
+fn overlays(
+    shared: &Shared,
+    (collection, layout): (u64, &Layout),
+    reserve: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Overlays> {
     let (mut overlays, mut bytes) = (Overlays::new(), 0);
-    each_row(&shared.rows, slot.id, RowKind::Overlay, &mut |chunk| {
+    each_row(&shared.rows, collection, RowKind::Overlay, &mut |chunk| {
         for (key, value) in chunk {
             let (segment, newer) = newer_payload(key, value)?;
-            bytes += Overlay::bytes_of(newer.payload.as_deref());
-            overlays.entry(segment).or_default().push(newer);
+            // Others are of segments that are gone, or were never named.
+            if layout.segments.iter().any(|entry| entry.number == segment) {
+                bytes += Overlay::bytes_of(newer.payload.as_deref());
+                overlays.entry(segment).or_default().push(newer);
+            }
         }
         reserve(bytes)
     })?;
