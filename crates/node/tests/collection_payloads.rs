@@ -9,7 +9,7 @@ use common::points::{SMALL, filled, number, open};
 use stratann_node::collections::{Chosen, Collection, Condition, Kind, Node, SearchOptions};
 use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key, RowKind};
 use stratann_payload::{Filter, IndexKind, Path as Field, Predicate, Schema};
-use stratann_storage::{ErrorKind, Quiet};
+use stratann_storage::{ErrorKind, Progress, Quiet};
 
 const CORRUPT: Kind = Kind::Other(ErrorKind::Corrupt);
 const BAD_INPUT: Kind = Kind::Other(ErrorKind::BadInput);
@@ -209,6 +209,11 @@ fn pages_of_long_payloads_are_short() {
     assert!(points.get(&ids[..60]).unwrap().iter().all(Option::is_some));
     let error = points.get(&ids).unwrap_err();
     assert!(error.message.contains("ask for fewer at once"), "{error}");
+    let options = |k| SearchOptions { k, with_payload: true, ..SearchOptions::default() };
+    let found = points.search_with(&filled(3), &options(60)).unwrap();
+    assert!(found.hits[0].iter().all(|hit| hit.payload.as_ref().is_some_and(|json| json.len() > 1_000_000)));
+    let error = points.search_with(&filled(3), &options(70)).unwrap_err();
+    assert!(error.message.contains("ask for fewer results"), "{error}");
     // A change by a filter is divided until each part can be written.
     let some = where_of("n < 20 or n >= 65");
     let done = points.set_payload(Chosen::Matching(&some), br#"{"b":1}"#, None).unwrap();
@@ -314,4 +319,78 @@ fn points_are_written_where_a_condition_holds() {
     assert_eq!(values, [5, 1, 5, 5, 3, 5].map(filled));
     assert_eq!((count(&points, "b = 1"), count(&points, "a = 1"), points.count().unwrap()), (4, 1, 6));
     node.verify("points").unwrap();
+}
+
+/// Changes payloads and points once, while a segment is made.
+struct Meddler {
+    points: Collection,
+    stages: std::sync::Mutex<Vec<String>>,
+}
+
+impl Progress for Meddler {
+    fn stage(&self, what: &str, _: u64, _: &str) {
+        let mut stages = self.stages.lock().unwrap();
+        let is_first = !stages.iter().any(|earlier| earlier == what);
+        stages.push(what.into());
+        if !is_first {
+            return;
+        }
+        let ids = |range: std::ops::Range<u64>| range.map(number).collect::<Vec<_>>();
+        let points = &self.points;
+        if what == "copying vectors" {
+            points.set_payload(Chosen::Ids(&ids(0..50)), br#"{"n":-1}"#, None).unwrap();
+            points.delete(&ids(40..60)).unwrap();
+        } else if what == "writing payloads" {
+            points.set_payload(Chosen::Ids(&ids(20..45)), br#"{"n":-2}"#, None).unwrap();
+            points.clear_payload(Chosen::Ids(&ids(100..105))).unwrap();
+            points.upsert(&ids(30..32), &filled(9).repeat(2)).unwrap();
+        }
+    }
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn payloads_that_change_while_a_segment_is_made_are_those_of_the_segment() {
+    let place = tempfile::tempdir().unwrap();
+    let node = open(place.path()).unwrap();
+    let points = node.create_collection("points", SMALL).unwrap();
+    indexed(&points);
+    fill(&points, 0..200);
+    points.checkpoint(&Quiet).unwrap();
+    fill(&points, 200..300);
+    points.checkpoint(&Quiet).unwrap();
+    points.set_payload(Chosen::Ids(&[number(0), number(250)]), br#"{"n":-3}"#, None).unwrap();
+    let meddler = Meddler { points: points.clone(), stages: Default::default() };
+    points.compact(&meddler).unwrap();
+    let Meddler { points: held, stages } = meddler;
+    let stages = stages.into_inner().unwrap();
+    drop(held);
+    // What changed meanwhile is folded in by a second merge.
+    assert_eq!(stages.iter().filter(|stage| *stage == "writing payloads").count(), 2, "{stages:?}");
+    assert_eq!(points.facts().unwrap().segments.len(), 1);
+    let check = |points: &Collection| {
+        let found = ["n = -1", "n = -2", "n = -3", "n is null", "n >= 0"].map(|text| count(points, text));
+        // 0 to 19 once, 20 to 39 twice but for two that were written, 250 before, and five that were cleared.
+        assert_eq!((found, points.count().unwrap()), ([20, 18, 1, 7, 234], 280));
+        for (id, n) in [(0, -1), (19, -1), (20, -2), (39, -2), (250, -3), (60, 60)] {
+            let json = format!(r#"{{"n":{n},"text":"point {id}"}}"#);
+            let found = points.get(&[number(id)]).unwrap().remove(0).unwrap();
+            assert_eq!(found.payload.as_deref(), Some(json.as_bytes()));
+        }
+    };
+    check(&points);
+    node.verify("points").unwrap();
+    drop((points, node));
+    let node = open(place.path()).unwrap();
+    let points = node.collection("points").unwrap();
+    check(&points);
+    points.compact(&Quiet).unwrap();
+    check(&points);
+    node.verify("points").unwrap();
+    drop((points, node));
+    assert_eq!(overlay_rows(place.path()), 0);
 }

@@ -211,8 +211,8 @@ pub fn yield_cores() {
     }
 }
 
-/// Gives this thread, and those that it starts from now on, the lowest priority: a hundredth of a core where others want
-/// it. It must hold no lock that others wait for.
+/// Gives this thread, and those that it starts from now on, the lowest priority: a hundredth of a core where others
+/// want it. It must hold no lock that others wait for.
 pub fn yield_cores_most() {
     #[cfg(target_os = "linux")]
     {

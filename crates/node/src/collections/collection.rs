@@ -260,9 +260,9 @@ impl Collection {
         Ok(())
     }
 
-    /// Has these fields of payloads indexed, and no others: at once in segments that are made from now on; in those that
-    /// there are once their payloads were read, in the background or by [`Collection::compact`]. Until then conditions
-    /// on other fields read payloads. No index of vectors is made.
+    /// Has these fields of payloads indexed, and no others: at once in segments that are made from now on; in those
+    /// that there are once their payloads were read, in the background or by [`Collection::compact`]. Until then
+    /// conditions on other fields read payloads. No index of vectors is made.
     ///
     /// # Errors
     /// `BadInput` for more than 1,000 fields; `Unknown` when writing failed midway: then [`Collection::schema`] tells;

@@ -1,8 +1,10 @@
 //! A query over all parts of a state: the points in memory and each segment.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use roaring::RoaringBitmap;
 use stratann_core::query::QueryStats;
 use stratann_engine::search::{Answers, Effort, Filters, SearchOptions as EngineOptions, Together};
 use stratann_params::choices::PartsName;
@@ -75,9 +77,8 @@ impl<'a> Nearest<'a> {
         self.found.get(k - 1).map_or(f32::INFINITY, |last| last.0)
     }
 
-    /// The results with their ids, and their payloads if so many bytes of them may be returned. Ties are in the order
-    /// of ids.
-    fn into_hits(self, k: usize, payloads: &mut Option<usize>) -> Result<Vec<Hit>> {
+    /// The results with their ids. Ties are in the order of ids.
+    fn into_hits(self, k: usize) -> Result<Vec<(Hit, Its<'a>)>> {
         let hit = |(distance, found)| {
             Ok(match found {
                 Found::Point(id, json) => (Hit { id, distance, payload: None }, Its::Payload(json)),
@@ -92,21 +93,7 @@ impl<'a> Nearest<'a> {
             one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id))
         });
         hits.truncate(k);
-        let with_its_payload = |(hit, its): (Hit, Its<'_>)| {
-            let Some(left) = payloads.as_mut() else { return Ok(hit) };
-            let payload = match its {
-                Its::Payload(json) => json.map(|json| json.to_vec()),
-                Its::Row(own, row) => own.payload(row)?,
-            };
-            let bytes = payload.as_ref().map_or(0, Vec::len);
-            *left = left.checked_sub(bytes).ok_or_else(|| {
-                Error::bad_input(format!(
-                    "the payloads of all results have more than {PAYLOADS_BYTES_MAX} bytes; ask for fewer results"
-                ))
-            })?;
-            Ok(Hit { payload, ..hit })
-        };
-        hits.into_iter().map(with_its_payload).collect()
+        Ok(hits)
     }
 }
 
@@ -114,6 +101,54 @@ impl<'a> Nearest<'a> {
 enum Its<'a> {
     Payload(Option<Arc<[u8]>>),
     Row(&'a SegmentState, u32),
+}
+
+/// Counts bytes of payloads against those that may be returned.
+fn spend(left: &mut usize, bytes: usize) -> stratann_storage::Result<()> {
+    *left = left.checked_sub(bytes).ok_or_else(|| {
+        stratann_storage::Error::bad_input(format!(
+            "the payloads of all results have more than {PAYLOADS_BYTES_MAX} bytes; ask for fewer results"
+        ))
+    })?;
+    Ok(())
+}
+
+/// Results with their payloads, of which so many bytes may be returned. Those of a segment are read together.
+fn with_payloads(hits: Vec<(Hit, Its<'_>)>, left: &mut usize) -> Result<Vec<Hit>> {
+    let mut wanted: BTreeMap<u64, (&SegmentState, RoaringBitmap)> = BTreeMap::new();
+    for (_, its) in &hits {
+        if let Its::Row(own, row) = its
+            && own.overlay.get(*row).is_none()
+        {
+            let of_segment = wanted.entry(own.segment.entry.number);
+            of_segment.or_insert_with(|| (own, RoaringBitmap::new())).1.insert(*row);
+        }
+    }
+    let mut read: HashMap<(u64, u32), Vec<u8>> = HashMap::new();
+    for (number, (own, rows)) in wanted {
+        let Some(payloads) = &own.segment.payloads else { continue };
+        payloads.for_rows(&rows, |row, json| {
+            spend(left, json.len())?;
+            read.insert((number, row), json.to_vec());
+            Ok(())
+        })?;
+    }
+    let with_its_payload = |(hit, its): (Hit, Its<'_>)| {
+        let newer = match &its {
+            Its::Payload(json) => json.as_ref(),
+            Its::Row(own, row) => own.overlay.get(*row).and_then(|newer| newer.payload.as_ref()),
+        };
+        if let Some(json) = newer {
+            spend(left, json.len())?;
+            return Ok(Hit { payload: Some(json.to_vec()), ..hit });
+        }
+        let payload = match its {
+            Its::Payload(_) => None,
+            Its::Row(own, row) => read.remove(&(own.segment.entry.number, row)),
+        };
+        Ok(Hit { payload, ..hit })
+    };
+    hits.into_iter().map(with_its_payload).collect()
 }
 
 /// Searches a state: where most rows are first, whose distances bound the search of the others.
@@ -150,9 +185,15 @@ pub(super) fn search(
         search_memory(state, &scanned, (spec, queries, options), &mut all);
         search_segments(&segments, queries, options, &mut all)?;
     }
-    let mut payloads = options.with_payload.then_some(PAYLOADS_BYTES_MAX);
-    let hits =
-        all.nearest.into_iter().map(|own| own.into_hits(options.k, &mut payloads)).collect::<Result<_>>()?;
+    let mut left = PAYLOADS_BYTES_MAX;
+    let hits = all.nearest.into_iter().map(|own| {
+        let hits = own.into_hits(options.k)?;
+        match options.with_payload {
+            true => with_payloads(hits, &mut left),
+            false => Ok(hits.into_iter().map(|(hit, _)| hit).collect()),
+        }
+    });
+    let hits = hits.collect::<Result<_>>()?;
     let mut filter = filter_stats;
     if let Some(matches) = &all.searching.matches {
         matches.check()?;

@@ -7,7 +7,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// Disk that is kept for removals when the disk is full.
     pub reserve_bytes: u64,
-    /// Log that stays when a folder is opened and all of it is in files of the engine, too. Each opening reads it again.
+    /// Log that stays when a folder is opened and all of it is in files of the engine, too. Each opening reads it
+    /// again.
     pub log_bytes_kept: u64,
 }
 

@@ -13,7 +13,8 @@ use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
 use crate::segments::{Candidate, KSmallest};
 
-/// Fewer rows are compared by all distances while nothing is known of their lists: each list costs as much as some rows.
+/// Fewer rows are compared by all distances while nothing is known of their lists: each list costs as much as some
+/// rows.
 const SCANNED_ROWS: u64 = 2048;
 
 /// A point that a search found.

@@ -25,7 +25,8 @@ thread_local! {
 }
 
 /// Does the long part of a job, which holds no lock. In the background, unless it is urgent, a thread of the lowest
-/// priority does it. One that runs on idle cores alone would never end where searches want all, and could not be hurried.
+/// priority does it. One that runs on idle cores alone would never end where searches want all, and could not be
+/// hurried.
 pub(crate) fn beside_searches<T: Send>(is_urgent: bool, work: impl Fn() -> T + Sync) -> T {
     if IS_JOB.get() && !is_urgent {
         let done = std::thread::scope(|scope| {

@@ -125,7 +125,7 @@ pub(crate) fn build(
     let with_seeds = points + seed_bytes(spec, manifest.tail_points);
     let tables = needed_bytes(shared, slot, &layout)?;
     shared.memory.check_quota(slot.id, with_seeds.saturating_add(tables))?;
-    let overlays = overlays(shared, slot, &mut |bytes| reserved.resize(with_seeds + bytes))?;
+    let overlays = overlays(shared, (slot.id, &layout), &mut |bytes| reserved.resize(with_seeds + bytes))?;
     let room = SegmentRoom::of_tables(&shared.memory, slot.id, tables);
     let segments = open_segments(shared, slot, (&layout, overlays, &room), earlier)?;
     let mut state = State::of_segments(layout.watermark, segments);
@@ -196,13 +196,20 @@ fn needed_bytes(shared: &Shared, slot: &Slot, layout: &Layout) -> Result<u64> {
 type Overlays = BTreeMap<u64, Vec<Newer>>;
 
 /// Reads newer payloads over segments. Memory is reserved before they are kept.
-fn overlays(shared: &Shared, slot: &Slot, reserve: &mut dyn FnMut(u64) -> Result<()>) -> Result<Overlays> {
+fn overlays(
+    shared: &Shared,
+    (collection, layout): (u64, &Layout),
+    reserve: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Overlays> {
     let (mut overlays, mut bytes) = (Overlays::new(), 0);
-    each_row(&shared.rows, slot.id, RowKind::Overlay, &mut |chunk| {
+    each_row(&shared.rows, collection, RowKind::Overlay, &mut |chunk| {
         for (key, value) in chunk {
             let (segment, newer) = newer_payload(key, value)?;
-            bytes += Overlay::bytes_of(newer.payload.as_deref());
-            overlays.entry(segment).or_default().push(newer);
+            // Others are of segments that are gone, or were never named.
+            if layout.segments.iter().any(|entry| entry.number == segment) {
+                bytes += Overlay::bytes_of(newer.payload.as_deref());
+                overlays.entry(segment).or_default().push(newer);
+            }
         }
         reserve(bytes)
     })?;

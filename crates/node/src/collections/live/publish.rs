@@ -33,6 +33,9 @@ const CHECKPOINTS_URGENT: usize = 6;
 /// Dead rows of a segment that are written before it is published, in one batch.
 const DEATHS_AT_ONCE: usize = 50_000;
 
+/// Most merges of one call that makes one segment of all.
+const MERGES_AT_ONCE: usize = 4;
+
 /// Bytes of newer payloads that are written before a segment is published, in one batch, but for the last one.
 const NEWER_AT_ONCE: u64 = 4 << 20;
 
@@ -197,15 +200,21 @@ impl Slot {
         self.reindex(shared, progress)
     }
 
-    /// Merges all segments into one, unless there is one alone without dead rows and newer payloads.
+    /// Merges all segments into one, unless there is one alone without dead rows and newer payloads. Where changes go
+    /// on, some are left in the end.
     pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
-        while self.merge_next(shared, progress, |state| {
-            let is_whole = |own: &SegmentState| {
-                sized(own).dead == 0 && own.overlay.count() == 0 && own.segment.entry.level > 0
-            };
-            let is_one = state.segments.len() < 2 && state.segments.iter().all(is_whole);
-            (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
-        })? {}
+        for _ in 0..MERGES_AT_ONCE {
+            let is_merged = self.merge_next(shared, progress, |state| {
+                let is_whole = |own: &SegmentState| {
+                    sized(own).dead == 0 && own.overlay.count() == 0 && own.segment.entry.level > 0
+                };
+                let is_one = state.segments.len() < 2 && state.segments.iter().all(is_whole);
+                (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
+            })?;
+            if !is_merged {
+                break;
+            }
+        }
         self.reindex(shared, progress)
     }
 
