@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 45] = [
+const NODE_ROOMS: [&str; 46] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -134,6 +134,7 @@ const NODE_ROOMS: [&str; 45] = [
     "segments::layout",
     "segments::unfinished",
     "segments::nearest",
+    "segments::overlay",
     "segments::payloads",
     "segments::scanned",
     "segments::segment",
