@@ -485,7 +485,7 @@ class Collection:
     def set_limits(
         self,
         *,
-        memory_quota: int | str | None | _Kept = _Kept.KEPT,
+        memory_quota: int | str | _Kept | None = _Kept.KEPT,
         memory_minimum: int | str | _Kept = _Kept.KEPT,
     ) -> None:
         """Changes the limits of the memory of the collection. What is not given stays as it is.

@@ -213,7 +213,7 @@ def test_memory_limits_are_set_changed_and_hold(client):
     points = client.create_collection("d", dim=DIM, memory_quota="300KiB", memory_minimum=1000)
     limits = ("memory_quota_bytes", "memory_minimum_bytes")
     assert [points.info()[name] for name in limits] == [300 << 10, 1000]
-    with pytest.raises(stratann.BusyError, match="memory quota of 300.0 KiB"):
+    with pytest.raises(stratann.BusyError, match=r"memory quota of 300\.0 KiB"):
         for first in range(0, 20_000, 500):
             points.upsert(np.arange(first, first + 500), vectors(1, 500, DIM))
     assert points.info()["memory_bytes"] > 10_000
