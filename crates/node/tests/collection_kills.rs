@@ -1,4 +1,4 @@
-//! Collections of a process that is killed: every change that was told is there, once and whole, and nothing else.
+//! Collections of a process that is killed: every change that was acknowledged is there, once and whole, and nothing else.
 
 mod common;
 
@@ -173,8 +173,8 @@ fn write_shared(shared: &Collection, writer: u64, notes: &mut Notes) {
     }
 }
 
-/// What the child was told last of each kind.
-fn told(noted: &FilePath, what: &str) -> u64 {
+/// The last change of each kind that the child noted as acknowledged.
+fn last_noted(noted: &FilePath, what: &str) -> u64 {
     let of_kind = notes(noted).into_iter().filter(|words| words[0] == what);
     of_kind.map(|words| words[1].parse().unwrap()).max().unwrap_or(0)
 }
@@ -182,10 +182,10 @@ fn told(noted: &FilePath, what: &str) -> u64 {
 /// Returns the last change that is there, of each kind.
 fn check(node: &Node, noted: &FilePath, history: &mut History) -> Vec<(String, u64)> {
     let mixed = collection(node, "mixed");
-    let (seq, acknowledged) = (mixed.seq().unwrap(), told(noted, "mixed"));
+    let (seq, acknowledged) = (mixed.seq().unwrap(), last_noted(noted, "mixed"));
     assert!(
         (acknowledged..=acknowledged + 1).contains(&seq),
-        "change {seq} is there, {acknowledged} was told"
+        "change {seq} is there, {acknowledged} was acknowledged"
     );
     history.advance_to(seq);
     assert_eq!(history.model.difference(&mixed), None, "after change {seq}");
@@ -197,11 +197,11 @@ fn check(node: &Node, noted: &FilePath, history: &mut History) -> Vec<(String, u
     let shared = collection(node, "shared");
     for writer in 0..WRITERS {
         let what = format!("shared{writer}");
-        let (value, acknowledged) = (value_of(&shared, writer), told(noted, &what));
+        let (value, acknowledged) = (value_of(&shared, writer), last_noted(noted, &what));
         there.push((what, value));
         assert!(
             (acknowledged..=acknowledged + 1).contains(&value),
-            "{value} is there, {acknowledged} was told"
+            "{value} is there, {acknowledged} was acknowledged"
         );
     }
     for name in ["mixed", "shared"] {
@@ -248,7 +248,7 @@ fn kill_again_and_again(kills: u64) {
     let (mut noise, mut history, mut opened) = (Noise(kills), History::default(), Vec::new());
     let (mut changes, mut there, mut segments) = (0, Vec::new(), 0);
     for kill in 0..kills {
-        // The next child goes on from what is there, which may be one more than was told.
+        // The next child goes on from what is there, which may be one more than was acknowledged.
         let _ = std::fs::remove_file(&noted);
         there.iter().for_each(|(what, last)| Notes::new(&noted).write(&format!("{what} {last}")));
         let mut running = job_command("write", &folder).env("ROWS_NOTES", &noted).spawn().unwrap();

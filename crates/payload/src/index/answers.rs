@@ -89,7 +89,7 @@ impl Answers<'_> {
             Leaf::Except(_, set) => self.except(set),
             Leaf::Words(_, words) => match self.all_words(words)? {
                 None => self.strings(),
-                // Words of several strings of a row are not told apart.
+                // The index does not say which of several strings of a row has a word.
                 Some(rows) => {
                     let open = &rows & self.read(facts.several)?;
                     Ok((Rows { sure: rows - &open, open }, true))
