@@ -13,17 +13,6 @@ use stratann_storage::{Error, ErrorKind};
 
 use crate::collections::{PyId, plain};
 
-/// All kinds of indexes of a field.
-const INDEX_KINDS: [IndexKind; 7] = [
-    IndexKind::Keyword,
-    IndexKind::Integer,
-    IndexKind::Float,
-    IndexKind::Bool,
-    IndexKind::Datetime,
-    IndexKind::Uuid,
-    IndexKind::Text,
-];
-
 /// A filter of the Python half: JSON as bytes, or text as a str.
 pub(crate) enum PyFilter {
     Json(PyBackedBytes),
@@ -105,8 +94,8 @@ pub(crate) fn schema_of(fields: &[(String, Vec<String>)]) -> Result<Schema> {
     for (field, kinds) in fields {
         let path = Path::parse(field)?;
         for name in kinds {
-            let kind = INDEX_KINDS.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-                let names = stratann_params::list_of(INDEX_KINDS.map(|kind| format!("{:?}", kind.name())));
+            let kind = IndexKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+                let names = stratann_params::list_of(IndexKind::ALL.map(|kind| format!("{:?}", kind.name())));
                 Error::bad_input(format!("the index of the field {field} is {name:?}; use {names}"))
             })?;
             schema.add(path.clone(), kind)?;

@@ -31,6 +31,17 @@ pub enum IndexKind {
 }
 
 impl IndexKind {
+    /// All kinds.
+    pub const ALL: [IndexKind; 7] = [
+        IndexKind::Keyword,
+        IndexKind::Integer,
+        IndexKind::Float,
+        IndexKind::Bool,
+        IndexKind::Datetime,
+        IndexKind::Uuid,
+        IndexKind::Text,
+    ];
+
     /// Name in a schema and in messages.
     pub const fn name(self) -> &'static str {
         match self {

@@ -52,15 +52,6 @@ const PATHS: [&str; 14] = [
 ];
 const DATES: [&str; 4] =
     ["2024-05-01", "2024-05-01T11:00:00+01:00", "2024-05-01T23:59:59-05:00", "1970-01-01T00:00:00Z"];
-const KINDS: [IndexKind; 7] = [
-    IndexKind::Keyword,
-    IndexKind::Integer,
-    IndexKind::Float,
-    IndexKind::Bool,
-    IndexKind::Datetime,
-    IndexKind::Uuid,
-    IndexKind::Text,
-];
 
 /// Random numbers (SplitMix64).
 pub struct Random(pub u64);
@@ -159,7 +150,7 @@ impl Random {
         for path in PATHS {
             if self.chance(percent) {
                 for _ in 0..=self.below(6) {
-                    let kind = self.pick(&KINDS);
+                    let kind = self.pick(&IndexKind::ALL);
                     schema.add(Path::parse(path).unwrap(), kind).unwrap();
                 }
             }
