@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::delta::{DeltaStats, Hit, Point, SegmentState, State};
 use super::error::{Error, Result};
 use super::limits::MemoryLimits;
-use super::live::{Job, Live, Shared, Slot};
+use super::live::{Job, JobFacts, Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts::{self, PAYLOADS_BYTES_MAX};
 use super::sieves::{FilterStats, Filtered};
@@ -64,6 +64,8 @@ pub struct Facts {
     pub trouble: Option<Error>,
     /// Kinds of jobs that wait or run: `checkpoint`, `merge`.
     pub jobs: Vec<&'static str>,
+    /// How far the jobs are that run in the background.
+    pub progress: Vec<JobFacts>,
     /// Memory of its points and of its open segments, bytes.
     pub memory_bytes: u64,
     /// Limits of that memory.
@@ -246,6 +248,7 @@ impl Collection {
             segments,
             trouble,
             jobs: self.slot.jobs().map(Job::name).collect(),
+            progress: self.slot.progress(),
             memory_bytes: account.used,
             limits: account.limits,
         })

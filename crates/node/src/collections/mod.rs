@@ -28,6 +28,7 @@ pub use collection::{Collection, Facts, Found, LIMIT_MAX, Page, SegmentFacts};
 pub use delta::{DeltaStats, Hit, Point};
 pub use error::{Error, Kind, Result};
 pub use limits::MemoryLimits;
+pub use live::JobFacts;
 pub use node::{Dropped, Info, Node, Options};
 pub use options::{SearchOptions, SegmentOptions};
 pub use sieves::FilterStats;
