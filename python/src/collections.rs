@@ -273,6 +273,17 @@ impl DataFolder {
         all["trouble"] = facts.trouble.map(|e| e.message).into();
         all["schema"] = json!(schema);
         all["jobs"] = facts.jobs.into();
+        let progress = facts.progress.iter().map(|own| {
+            json!({
+                "kind": own.kind,
+                "stage": own.stage,
+                "done": own.done,
+                "total": own.total,
+                "unit": own.unit,
+                "elapsed_ms": own.elapsed_ms,
+            })
+        });
+        all["progress"] = progress.collect();
         all["memory_bytes"] = facts.memory_bytes.into();
         all["memory_quota_bytes"] = facts.limits.quota_bytes.into();
         all["memory_minimum_bytes"] = facts.limits.minimum_bytes.into();

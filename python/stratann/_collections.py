@@ -411,8 +411,8 @@ class Collection:
     def info(self) -> dict[str, Any]:
         """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind``, ``points``,
         ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, ``trouble``: why the last checkpoint or merge failed,
-        or None, ``trouble_code``, ``jobs``: kinds of jobs that wait or run, ``schema``: that of `schema`,
-        ``memory_bytes``, ``memory_quota_bytes`` and ``memory_minimum_bytes``."""
+        or None, ``trouble_code``, ``jobs``: kinds of jobs that wait or run, ``progress`` of those that run,
+        ``schema``: that of `schema`, ``memory_bytes``, ``memory_quota_bytes`` and ``memory_minimum_bytes``."""
         described: dict[str, Any] = json.loads(self._folder.info(self._name))
         return described
 

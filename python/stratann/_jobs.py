@@ -19,8 +19,17 @@ _LOOK_S, _LOOK_MOST_S = 0.01, 0.5
 class JobProgress:
     """How far a job is."""
 
-    #: ``"waiting or running"``, ``"done"`` or ``"failed"``.
+    #: ``"waiting"``, ``"running"``, ``"done"`` or ``"failed"``.
     state: str
+    #: What it does now; None unless it runs in the background. A job has several stages.
+    stage: str | None
+    #: Units of the stage that are done, and all of them; 0 where that is not known.
+    done: int
+    total: int
+    #: What is counted, such as ``"rows"``.
+    unit: str
+    #: Seconds until the end of the stage at its pace so far; None where that is not known.
+    eta_s: float | None
     #: Segments of the collection, and points that are in none.
     segments: int
     delta_points: int
@@ -61,9 +70,7 @@ class Job:
             info = json.loads(self._folder.info(self._name))
             if info["trouble"] is not None:
                 self._failure = error_of(info["trouble_code"], info["trouble"])
-        state = "waiting or running" if is_running else "done" if self._failure is None else "failed"
-        seconds = time.monotonic() - self._started
-        now = JobProgress(state, len(info["segments"]), info["delta_points"], seconds)
+        now = progress_of(info, time.monotonic() - self._started, self._failure)
         if not is_running:
             self._ended = now
         return now
@@ -71,7 +78,7 @@ class Job:
     @property
     def is_done(self) -> bool:
         """Whether it has ended, with or without success."""
-        return self.progress.state != "waiting or running"
+        return self.progress.state in ("done", "failed")
 
     def wait(self, timeout: float | None = None) -> JobProgress:
         """Waits for its end.
@@ -98,3 +105,16 @@ class Job:
     def __repr__(self) -> str:
         state = "not asked yet" if self._ended is None else self._ended.state
         return f"<stratann.Job {self._kind} of {self._name!r}: {state}>"
+
+
+def progress_of(info: dict[str, Any], elapsed_s: float, failure: Error | None) -> JobProgress:
+    """How far the merge of a collection is, by what is said of it."""
+    stage: dict[str, Any] = next((own for own in info["progress"] if own["kind"] == "merge"), {})
+    done, total = stage.get("done", 0), stage.get("total", 0)
+    eta_s = stage["elapsed_ms"] / 1000 * (total - done) / done if 0 < done <= total else None
+    if "merge" in info["jobs"]:
+        state = "running" if stage else "waiting"
+    else:
+        state = "done" if failure is None else "failed"
+    at_now = stage.get("stage"), done, total, stage.get("unit", ""), eta_s
+    return JobProgress(state, *at_now, len(info["segments"]), info["delta_points"], elapsed_s)

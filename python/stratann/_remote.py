@@ -213,10 +213,10 @@ class RemoteFolder:
 
     def compact(self, name: str, on_progress: Callable[[str, int, int, str], Any] | None) -> None:
         self.compact_later(name)
-        started = time.monotonic()
-        while "merge" in json.loads(self.info(name))["jobs"]:
+        while "merge" in (info := json.loads(self.info(name)))["jobs"]:
             if on_progress is not None:
-                on_progress("compacting on the server", int(time.monotonic() - started), 0, "seconds")
+                for own in info["progress"]:
+                    on_progress(own["stage"], own["done"], own["total"], own["unit"])
             time.sleep(_LOOK_S)
         info = json.loads(self.info(name))
         if info["trouble"] is not None:

@@ -583,6 +583,7 @@ def test_what_is_documented_is_there(client, points):
         "trouble",
         "trouble_code",
         "jobs",
+        "progress",
         "schema",
         "memory_bytes",
         "memory_quota_bytes",

@@ -92,7 +92,9 @@ class Failing:
         self.looks -= 1
         trouble = ("the disk is full", "disk_full") if self.looks < 0 else (None, None)
         jobs = ["merge"] if self.looks >= 0 else []
+        stage = {"kind": "merge", "stage": "copying", "done": 25, "total": 100, "unit": "rows", "elapsed_ms": 2000}
         about = {"segments": [], "delta_points": 5, "trouble": trouble[0], "trouble_code": trouble[1], "jobs": jobs}
+        about["progress"] = [{**stage, "kind": "checkpoint", "stage": "another"}, stage] if self.looks == 1 else []
         return json.dumps(about)
 
 
@@ -100,6 +102,11 @@ def test_a_job_that_fails_raises_why():
     job = stratann.Job(Failing(3), "c", "compact")
     with pytest.raises(TimeoutError, match="goes on"):
         stratann.Job(Failing(1000), "c", "compact").wait(timeout=0.01)
+    now = job.progress
+    assert (now.state, now.stage, now.eta_s) == ("waiting", None, None)
+    now = job.progress
+    assert (now.state, now.stage, now.eta_s) == ("running", "copying", 6)
+    assert (now.done, now.total, now.unit) == (25, 100, "rows")
     with pytest.raises(stratann.DiskError, match="full"):
         job.wait()
     assert job.progress.state == "failed"

@@ -239,6 +239,17 @@ const SEGMENT: Object = Object {
         always("bytes", Shape::Whole, "bytes of its files"),
     ],
 };
+const PROGRESS: Object = Object {
+    name: "Progress",
+    fields: &[
+        always("kind", Shape::Name(Names::Job), "kind of the job"),
+        always("stage", Shape::Text, "what it does now; a job has several stages"),
+        always("done", Shape::Whole, "units of the stage that are done"),
+        always("total", Shape::Whole, "units of the stage; 0 where that is not known"),
+        always("unit", Shape::Text, "what is counted"),
+        always("elapsed_ms", Shape::Whole, "time since the stage began, milliseconds"),
+    ],
+};
 pub(super) const INFO_REPLY: Object = Object {
     name: "InfoReply",
     fields: &[
@@ -255,6 +266,11 @@ pub(super) const INFO_REPLY: Object = Object {
         always("trouble", Shape::Null(&Shape::Text), "why the last checkpoint or merge failed"),
         always("trouble_code", Shape::Null(&Shape::Name(Names::Code)), "the code of that error"),
         always("jobs", Shape::List(&Shape::Name(Names::Job)), "kinds of jobs that wait or run"),
+        always(
+            "progress",
+            Shape::List(&Shape::Object(&PROGRESS)),
+            "how far the jobs are that run in the background",
+        ),
         always("schema", Shape::Fields, "fields of payloads that are indexed"),
         always("memory_bytes", Shape::Whole, "memory of its points and open segments"),
         always("memory_quota_bytes", Shape::Null(&Shape::Whole), "the most memory that it takes"),

@@ -6,7 +6,7 @@ use half::f16;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use stratann_engine::DType;
-use stratann_node::collections::{Facts, MemoryLimits, Point, Spec};
+use stratann_node::collections::{Facts, JobFacts, MemoryLimits, Point, Spec};
 use stratann_params::IndexKind;
 use stratann_payload::Schema;
 
@@ -61,6 +61,24 @@ struct SegmentReply {
     bytes: u64,
 }
 
+/// How far a job is.
+#[derive(Serialize)]
+struct ProgressReply<'a> {
+    kind: &'static str,
+    stage: &'a str,
+    done: u64,
+    total: u64,
+    unit: &'a str,
+    elapsed_ms: u64,
+}
+
+impl<'a> ProgressReply<'a> {
+    fn of(own: &'a JobFacts) -> ProgressReply<'a> {
+        let JobFacts { kind, stage, done, total, unit, elapsed_ms } = own;
+        ProgressReply { kind, stage, done: *done, total: *total, unit, elapsed_ms: *elapsed_ms }
+    }
+}
+
 /// What a collection is made of.
 #[derive(Serialize)]
 pub(super) struct InfoReply<'a> {
@@ -77,6 +95,7 @@ pub(super) struct InfoReply<'a> {
     trouble: Option<&'a str>,
     trouble_code: Option<&'static str>,
     jobs: &'a [&'static str],
+    progress: Vec<ProgressReply<'a>>,
     schema: &'a Schema,
     memory_bytes: u64,
     memory_quota_bytes: Option<u64>,
@@ -107,6 +126,7 @@ impl<'a> InfoReply<'a> {
             trouble: facts.trouble.as_ref().map(|e| &*e.message),
             trouble_code: facts.trouble.as_ref().map(|e| e.kind.code()),
             jobs: &facts.jobs,
+            progress: facts.progress.iter().map(ProgressReply::of).collect(),
             schema,
             memory_bytes: facts.memory_bytes,
             memory_quota_bytes: facts.limits.quota_bytes,
