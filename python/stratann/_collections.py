@@ -103,10 +103,13 @@ class Collection:
         another. Of several points of an id the last one counts.
 
         Args:
-            ids: n ids: ints, strings or `uuid.UUID`, or an array of whole numbers of shape (n,).
-            vectors: shape (n, d), of the dtype of the collection; float32, float64 and lists are converted to it.
+            ids: n ids: ints, strings or `uuid.UUID`, an array of whole numbers of shape (n,), or a column of pyarrow,
+                pandas or polars.
+            vectors: shape (n, d), of the dtype of the collection; float32, float64 and lists are converted to it, and
+                so is a column of lists of pyarrow, pandas or polars, or a table of numbers of the last two.
             payload: n dicts of what JSON has, each up to 1 MiB as JSON and 100 levels, or None for a point without one;
-                None for none at all. A dict without fields is none. Whole numbers of more than 64 bits become floats.
+                None for none at all; or a table with n rows, whose missing values are null. A dict without fields is
+                none. Whole numbers of more than 64 bits become floats.
 
         Raises:
             InputError: NaN or infinity, a zero vector under cosine, another shape, an id that is none, a payload that

@@ -97,6 +97,10 @@ class Point:
     #: Its payload; None where it has no fields.
     payload: Payload | None = None
 
+    def __repr__(self) -> str:
+        more = "" if self.payload is None else f", {len(self.payload)} fields"
+        return f"<stratann.Point {self.id!r}: {self.vector.size} x {self.vector.dtype}, seq {self.seq}{more}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Page:

@@ -66,6 +66,7 @@ class RemoteFolder:
                 raise InputError("token is no line of ASCII; pass the token as a str")
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout = timeout
+        self._context = ssl.create_default_context() if self._is_secure else None
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._process = os.getpid()
@@ -302,7 +303,7 @@ class RemoteFolder:
                 # The server has closed it.
                 kept.close()
         if self._is_secure:
-            return SecureConnection(self._host, timeout=self._timeout, context=ssl.create_default_context()), False
+            return SecureConnection(self._host, timeout=self._timeout, context=self._context), False
         return Connection(self._host, timeout=self._timeout), False
 
     def _reply(self, response: http.client.HTTPResponse, data: bytes, is_change: bool) -> _Json:

@@ -6,7 +6,10 @@ import http.client
 import inspect
 import json
 import os
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 
 import numpy as np
@@ -191,15 +194,21 @@ def test_bodies_that_are_no_json_are_refused(tmp_path):
 
 
 class Deaf:
-    """A server that answers `status` to the first request, and then does as a test wants."""
+    """A server that replies as a test wants, and closes the connection for None."""
 
-    def __init__(self, *replies):
+    def __init__(self, *replies, context=None):
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.url = f"http{'s' if context else ''}://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.listener = context.wrap_socket(self.listener, server_side=True) if context else self.listener
         self.heads = []
         threading.Thread(target=self.work, args=(list(replies),), daemon=True).start()
 
     def work(self, replies):
+        # A client may end the connection as it likes.
+        with contextlib.suppress(OSError):
+            self.answer(replies)
+
+    def answer(self, replies):
         while replies:
             connection, _ = self.listener.accept()
             with connection:
@@ -235,6 +244,23 @@ def test_a_connection_that_breaks_leaves_a_change_unknown():
         points.delete([1])
     assert client.collection("c").dim == 2, "reads are asked again by another connection"
     assert all(b"Authorization: Bearer secret\r\n" in head for head in server.heads)
+
+
+def test_https_asks_for_a_certificate_that_is_trusted(tmp_path, monkeypatch):
+    if shutil.which("openssl") is None:
+        pytest.skip("the program openssl is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    command = [*make.split(), "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    server = Deaf(STATUS, WHOLE, SHAPE, context=context)
+    assert stratann.Client(server.url, timeout=20).collection("c").dim == DIM
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(stratann.ServerError, match="certificate"):
+        stratann.Client(Deaf(STATUS, context=context).url, timeout=20)
 
 
 @pytest.mark.parametrize(

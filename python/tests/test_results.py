@@ -48,6 +48,8 @@ def test_hits_have_scores_payloads_and_vectors(client, metric, is_compact):
     np.testing.assert_allclose(found.scores[0, :3], [hit.score for hit in found[0]], rtol=1e-6)
     assert np.isinf(found.scores[0, 3:]).all()
     assert "2 queries, up to 3 hits" in repr(found) and len(repr(found[0][0])) < 100
+    page = points.scroll()
+    assert repr(page).startswith("<stratann.Page: 3 points") and "2 x float16" in repr(page.points[0])
     plain = points.search([[0, 2]])
     assert (plain.vectors, plain.payloads, plain[0][0].vector, plain[0][0].payload) == (None,) * 4
     with pytest.raises(IndexError):
