@@ -203,8 +203,8 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the data folder, or the connections to the server. What calls have returned is durable without it."""
-        client = await self._opened()
-        await self._pool.run(client.close)
+        if self._client is not None:
+            await self._pool.run(self._client.close)
 
     @property
     def closed(self) -> bool:

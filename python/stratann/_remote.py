@@ -260,7 +260,7 @@ class RemoteFolder:
                         f"{self.url}: the connection broke before the reply ({why}); ask for the points, or repeat the "
                         "change"
                     ) from None
-                if is_kept:
+                if is_kept and not isinstance(error, TimeoutError):
                     continue
                 raise ServerError(f"{self.url} does not answer: {why}; start the server, or try again") from None
             except BaseException:

@@ -98,7 +98,7 @@ impl Checked<'_> {
             "array" => value.is_array(),
             _ => value.is_object(),
         };
-        if !named.iter().any(|kind| is_of(kind)) {
+        if !named.iter().any(is_of) {
             return Some(format!("{place} is {value}, not {named:?}"));
         }
         if schema["enum"].as_array().is_some_and(|names| !names.contains(value)) {
