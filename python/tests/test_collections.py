@@ -251,7 +251,7 @@ def test_memory_limits_are_set_changed_and_hold(client):
     assert client.read_only is None
 
 
-def test_a_damaged_data_folder_is_read_only(path):
+def test_a_damaged_data_folder_is_read_only(path, door):
     with stratann.Client(path) as client:
         points = client.create_collection("c", dim=DIM)
         points.upsert([1], line(1))
@@ -259,7 +259,7 @@ def test_a_damaged_data_folder_is_read_only(path):
     for file in (path / "db").rglob("*"):
         if file.is_file():
             file.write_bytes(bytes(byte ^ 0x55 for byte in file.read_bytes()))
-    with pytest.warns(RuntimeWarning, match="read-only"), stratann.Client(path) as client:
+    with pytest.warns(RuntimeWarning, match="read-only"), opened(door, path) as client:
         assert "nothing is written" in client.read_only
         points = client.collection("c")
         assert points.search(line(1), k=1).ids == [[1]]

@@ -6,6 +6,7 @@ import http.client
 import inspect
 import json
 import os
+import select
 import shutil
 import socket
 import ssl
@@ -225,10 +226,12 @@ class Deaf:
                     reply = replies.pop(0)
                     if reply is None:
                         break
-                    status, body = reply
+                    status, body, *closes = reply
                     text = json.dumps(body).encode() if not isinstance(body, bytes) else body
                     length = f"HTTP/1.1 {status} X\r\nContent-Length: {len(text)}\r\nRetry-After: 7\r\n\r\n"
                     connection.sendall(length.encode() + text)
+                    if closes:
+                        break
 
 
 STATUS = (200, {"limits": {"body_bytes": 1 << 20, "queries": 10}})
@@ -244,6 +247,18 @@ def test_a_connection_that_breaks_leaves_a_change_unknown():
         points.delete([1])
     assert client.collection("c").dim == 2, "reads are asked again by another connection"
     assert all(b"Authorization: Bearer secret\r\n" in head for head in server.heads)
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again():
+    written = {"seq": 1, "new": 1, "replaced": 0, "repeated": 0}
+    server = Deaf(STATUS, WHOLE, (*SHAPE, "closes"), (200, written), (200, written))
+    client = stratann.Client(server.url, timeout=20)
+    points = client.collection("c")
+    assert select.select([client._folder._idle[0].sock], [], [], 20)[0], "the end arrives"
+    assert points.upsert([1], ROW).seq == points.upsert([1], ROW).seq == 1
+    client.close()
+    with pytest.raises(stratann.InputError, match="closed"):
+        points.count()
 
 
 def test_https_asks_for_a_certificate_that_is_trusted(tmp_path, monkeypatch):
