@@ -70,7 +70,9 @@ class Job:
             info = json.loads(self._folder.info(self._name))
             if info["trouble"] is not None:
                 self._failure = error_of(info["trouble_code"], info["trouble"])
-        now = progress_of(info, time.monotonic() - self._started, self._failure)
+        # Another merge may run by now.
+        end = "done" if self._failure is None else "failed"
+        now = progress_of(info, time.monotonic() - self._started, None if is_running else end)
         if not is_running:
             self._ended = now
         return now
@@ -107,14 +109,12 @@ class Job:
         return f"<stratann.Job {self._kind} of {self._name!r}: {state}>"
 
 
-def progress_of(info: dict[str, Any], elapsed_s: float, failure: Error | None) -> JobProgress:
-    """How far the merge of a collection is, by what is said of it."""
-    stage: dict[str, Any] = next((own for own in info["progress"] if own["kind"] == "merge"), {})
+def progress_of(info: dict[str, Any], elapsed_s: float, end: str | None) -> JobProgress:
+    """How far the merge of a collection is, by what is said of it. `end` is its state where it has ended."""
+    stages = [] if end is not None else info["progress"]
+    stage: dict[str, Any] = next((own for own in stages if own["kind"] == "merge"), {})
     done, total = stage.get("done", 0), stage.get("total", 0)
     eta_s = stage["elapsed_ms"] / 1000 * (total - done) / done if 0 < done <= total else None
-    if "merge" in info["jobs"]:
-        state = "running" if stage else "waiting"
-    else:
-        state = "done" if failure is None else "failed"
+    state = end or ("running" if stage else "waiting")
     at_now = stage.get("stage"), done, total, stage.get("unit", ""), eta_s
     return JobProgress(state, *at_now, len(info["segments"]), info["delta_points"], elapsed_s)

@@ -35,8 +35,10 @@ _UUID = re.compile(r"[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}")
 _BATCH_SHARE = 0.6
 #: Seconds between two looks at a job.
 _LOOK_S = 0.05
-#: Exceptions of the codes of errors; those of wrong input and of a busy server are not listed.
+#: Exceptions of the codes of errors; those of wrong input are not listed.
 _EXCEPTIONS: dict[str, type[_errors.Error]] = {
+    "busy": BusyError,
+    "unknown_outcome": UnknownOutcomeError,
     "missing_collection": _errors.MissingError,
     "no_memory": _errors.BudgetError,
     "corrupt": _errors.CorruptIndexError,

@@ -87,13 +87,14 @@ def test_a_job_says_how_far_it_is(client):
 class Failing:
     """A data folder whose merge goes on, and then has failed."""
 
-    def __init__(self, looks):
-        self.looks = looks
+    def __init__(self, looks, trouble=("the disk is full", "disk_full")):
+        self.looks, self.trouble = looks, trouble
 
     def info(self, name):
         self.looks -= 1
-        trouble = ("the disk is full", "disk_full") if self.looks < 0 else (None, None)
-        jobs = ["merge"] if self.looks >= 0 else []
+        trouble = self.trouble if self.looks < 0 else (None, None)
+        # Another merge begins after the second look at the end.
+        jobs = [] if self.looks == -1 else ["merge"]
         stage = {"kind": "merge", "stage": "copying", "done": 25, "total": 100, "unit": "rows", "elapsed_ms": 2000}
         about = {"segments": [], "delta_points": 5, "trouble": trouble[0], "trouble_code": trouble[1], "jobs": jobs}
         about["progress"] = [{**stage, "kind": "checkpoint", "stage": "another"}, stage] if self.looks == 1 else []
@@ -112,6 +113,10 @@ def test_a_job_that_fails_raises_why():
     with pytest.raises(stratann.DiskError, match="full"):
         job.wait()
     assert job.progress.state == "failed"
+    for trouble, kind in [(("full", "busy"), stratann.BusyError), (("why", "corrupt"), stratann.CorruptIndexError)]:
+        with pytest.raises(kind):
+            stratann.Job(Failing(0, trouble), "c", "compact").wait()
+    assert stratann.Job(Failing(0, (None, None)), "c", "compact").wait().state == "done"
 
 
 def test_masked_arrays_and_unsafe_casts_are_refused(client):
