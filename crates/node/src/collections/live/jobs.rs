@@ -191,16 +191,20 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
         slot.is_at_work[job as usize].store(true, Ordering::Release);
         slot.is_asked[job as usize].store(false, Ordering::Release);
         let progress = shared.jobs.stopping(&slot, job, shared.pace.begin());
+        let is_compaction = job == Job::Merge && slot.is_to_compact.swap(false, Ordering::AcqRel);
         let done = match job {
             Job::Checkpoint => slot.checkpoint_due(&shared, &progress),
-            Job::Merge if slot.is_to_compact.swap(false, Ordering::AcqRel) => {
-                slot.compact(&shared, &progress)
-            }
+            Job::Merge if is_compaction => slot.compact(&shared, &progress),
             Job::Merge => slot.merge_due(&shared, &progress),
         };
         let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
-        let trouble = done.err().filter(|e| !is_interrupted(e));
-        slot.trouble.lock().unwrap_or_else(|e| e.into_inner())[job as usize] = trouble;
+        let mut troubles = slot.trouble.lock().unwrap_or_else(|e| e.into_inner());
+        if is_compaction && done.is_ok() {
+            // It has made the checkpoint that failed before.
+            troubles[Job::Checkpoint as usize] = None;
+        }
+        troubles[job as usize] = done.err().filter(|e| !is_interrupted(e));
+        drop(troubles);
         *slot.stages[job as usize].lock() = None;
         slot.is_at_work[job as usize].store(false, Ordering::Release);
     }
@@ -274,7 +278,27 @@ mod tests {
 
     use super::*;
     use crate::collections::live::pace::Pace;
+    use crate::collections::node::{Node, Options};
     use crate::collections::spec::Spec;
+    use crate::rows::ExternalId;
+    use stratann_storage::Quiet;
+
+    #[test]
+    fn a_compaction_ends_the_trouble_of_an_earlier_checkpoint() {
+        let place = tempfile::tempdir().unwrap();
+        let node = Node::open(place.path(), &Options::default(), &Quiet).unwrap();
+        let spec = Spec { dim: 1, dtype: DType::U8, metric: Metric::L2, kind: None };
+        let points = node.create_collection("c", spec).unwrap();
+        points.upsert(&[ExternalId::Number(1)], &[1]).unwrap();
+        points.slot.trouble.lock().unwrap()[Job::Checkpoint as usize] = Some(Error::busy("full"));
+        assert!(points.facts().unwrap().trouble.is_some());
+        points.compact_later().unwrap();
+        while !points.facts().unwrap().jobs.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let facts = points.facts().unwrap();
+        assert_eq!((facts.trouble, facts.delta_points, facts.progress), (None, 0, Vec::new()));
+    }
 
     #[test]
     fn a_job_says_how_far_its_stage_is() {
