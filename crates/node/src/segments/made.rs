@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stratann_engine::build::{BuildOptions, OptionsByKind, build, choose};
+use stratann_engine::curve::Curve;
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::known::ON_DISK;
@@ -22,10 +23,12 @@ use super::content::Content;
 use super::ids::{Entry, IdWriter};
 use super::layout::{PayloadFiles, SegmentEntry};
 use super::payloads::{self, NewPayloads};
-use super::segment::{IDS, INDEX, VECTORS, damaged};
+use super::segment::{IDS, INDEX, Segment, VECTORS, damaged};
 
 /// A set of fewer rows is scanned: no other kind answers it with less work.
 const SCANNED_ROWS: u64 = 4096;
+/// Curves are measured again when there are this many times as many rows as they were measured on.
+const CURVES_TIMES: f64 = 1.5;
 
 /// How a segment is made.
 #[derive(Clone, Debug)]
@@ -48,9 +51,44 @@ pub(crate) struct Making {
     pub(crate) ram_budget: Option<u64>,
     /// Fields whose values are indexed.
     pub(crate) schema: Arc<Schema>,
+    /// Curves of the largest segment.
+    pub(crate) curves: Option<Curves>,
+}
+
+/// Recall curves of a segment. Measuring them takes most of the time of a build of a hundred thousand rows, and rows of
+/// one collection are of one source.
+#[derive(Clone, Debug)]
+pub(crate) struct Curves {
+    /// Kind of its index.
+    kind: String,
+    /// Rows that they were measured on.
+    measured_rows: u64,
+    curves: Arc<Vec<Curve>>,
+}
+
+impl Curves {
+    /// The curves of a segment; `None` of one without.
+    pub(crate) fn of(segment: &Segment) -> Option<Curves> {
+        let curves = &segment.index.manifest().curves;
+        (!curves.is_empty()).then(|| Curves {
+            kind: segment.entry.kind.clone(),
+            measured_rows: segment.entry.measured_rows.unwrap_or(segment.entry.rows),
+            curves: curves.clone().into(),
+        })
+    }
+
+    /// Whether an index of this kind with so many rows takes them over.
+    fn fit(&self, kind: &str, rows: u64) -> bool {
+        kind == self.kind && rows as f64 <= CURVES_TIMES * self.measured_rows as f64
+    }
 }
 
 impl Making {
+    /// The curves that a segment takes over, if it does.
+    fn curves_for(&self, kind: &str, rows: u64) -> Option<&Curves> {
+        self.curves.as_ref().filter(|own| own.fit(kind, rows))
+    }
+
     pub(super) fn shape(&self, rows: u64) -> Shape {
         Shape { rows, dim: self.dim, dtype: self.dtype }
     }
@@ -180,6 +218,7 @@ pub(super) fn write(
         vectors,
         payloads,
         content: after.to_text(),
+        measured_rows: making.curves_for(&manifest.kind, rows).map(|own| own.measured_rows),
     })
 }
 
@@ -210,6 +249,11 @@ fn build_options(reader: &Reader, making: &Making, progress: &dyn Progress) -> R
         _ if reader.shape().rows < SCANNED_ROWS => IndexKind::Flat,
         Some(kind) => kind,
         None => choose(reader, &ON_DISK, &by_kind, &common, progress)?.kind,
+    };
+    let known = making.curves_for(kind.name(), reader.shape().rows);
+    let common = match known {
+        Some(own) => BuildOptions { calibration_queries: 0, curves: Some(own.curves.clone()), ..common },
+        None => common,
     };
     Ok(BuildOptions { kind: by_kind.of(kind), ..common }.for_rows(reader.shape()))
 }
@@ -254,4 +298,16 @@ fn write_vectors(path: &Path, reader: &Reader) -> Result<Vec<u64>> {
     let file = file.into_inner().map_err(|e| failed(e.error()))?;
     file.sync_all().map_err(|e| failed(&e))?;
     Ok(hashes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_taken_over_by_the_same_kind_with_about_as_many_rows() {
+        let curves = Curves { kind: "disk-graph".into(), measured_rows: 1000, curves: Arc::default() };
+        assert!(curves.fit("disk-graph", 10) && curves.fit("disk-graph", 1500));
+        assert!(!curves.fit("disk-graph", 1501) && !curves.fit("hybrid-ivf", 10));
+    }
 }

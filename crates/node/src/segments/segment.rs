@@ -513,6 +513,7 @@ mod tests {
             threads: 1,
             ram_budget: None,
             schema: std::sync::Arc::default(),
+            curves: None,
         };
         let entry = from_points(&folder, &points, &making, &Quiet).unwrap();
         let shape = Shape { dim: dim as usize, dtype: DType::U8, metric: Metric::L2 };

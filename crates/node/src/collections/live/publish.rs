@@ -20,8 +20,8 @@ use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Sized, Source, Unfinished,
-    folder_of,
+    self, Curves, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Sized, Source,
+    Unfinished, folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -181,6 +181,7 @@ impl Slot {
             threads: shared.options.threads,
             ram_budget: shared.options.build_bytes,
             schema: self.schema(shared)?,
+            curves: None,
         })
     }
 
@@ -273,7 +274,11 @@ impl Slot {
     ) -> Result<()> {
         let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
         let sources: Vec<&Source> = chosen.iter().filter(|source| source.left.count() > 0).collect();
-        let making = self.making(shared, (number, level), self.spec.kind)?;
+        let mut making = self.making(shared, (number, level), self.spec.kind)?;
+        let state = self.live(shared)?.delta.state();
+        let largest = state.segments.iter().max_by_key(|own| own.segment.rows());
+        making.curves = largest.and_then(|own| Curves::of(&own.segment));
+        drop(state);
         let folder = folder_of(&shared.folder_of(self.id), number);
         let merged = match sources.is_empty() {
             true => None,
