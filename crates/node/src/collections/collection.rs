@@ -1,6 +1,7 @@
 //! A collection, as its users have it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::delta::{DeltaStats, Hit, Point, SegmentState, State};
@@ -60,6 +61,10 @@ pub struct Facts {
     pub delta_bytes: u64,
     /// Segments, the largest first.
     pub segments: Vec<SegmentFacts>,
+    /// Indexes that checkpoints and merges have built since the data folder was opened.
+    pub indexes_built: u64,
+    /// Segments whose payloads were written again since then, while their indexes stayed.
+    pub payloads_folded: u64,
     /// Why the last checkpoint or merge failed, if it did. It is tried again.
     pub trouble: Option<Error>,
     /// Kinds of jobs that wait or run: `checkpoint`, `merge`.
@@ -239,6 +244,8 @@ impl Collection {
         let trouble = troubles.into_iter().flatten().next();
         let account = self.shared.memory.account(self.slot.id);
         Ok(Facts {
+            indexes_built: self.slot.indexes_built.load(Ordering::Relaxed),
+            payloads_folded: self.slot.payloads_folded.load(Ordering::Relaxed),
             seq: state.seq,
             points: state.points(),
             delta_points: state.tail_points(),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use stratann_params::IndexKind;
 use stratann_payload::Schema;
 use stratann_storage::data_file::entry as file_entry;
 use stratann_storage::durable::sync_folder;
+use stratann_storage::input::open_regular;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::content::Content;
@@ -139,7 +140,7 @@ pub(crate) fn from_points(
     let reader = Reader::from_memory(making.shape(points.len() as u64), vectors)?;
     let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
     clear(folder)?;
-    let written = write(folder, &reader, (ids, &OfPoints(points)), (making, before), progress);
+    let written = write(folder, Some(&reader), (ids, &OfPoints(points)), (making, before), progress);
     if written.is_err() {
         let _ = std::fs::remove_dir_all(folder);
     }
@@ -156,23 +157,26 @@ pub(super) fn clear(folder: &Path) -> Result<()> {
 }
 
 /// Builds the index of a segment, and writes its ids and payloads. `ids` are those of the rows of `reader`, in their
-/// order, and `before` is the content that they must have.
+/// order, and `before` is the content that they must have. Without a reader index and vectors are in the folder.
 pub(super) fn write(
     folder: &Path,
-    reader: &Reader,
+    reader: Option<&Reader>,
     (ids, payloads): (impl Iterator<Item = Result<(Vec<u8>, u64)>>, &dyn NewPayloads),
     (making, before): (&Making, Content),
     progress: &dyn Progress,
 ) -> Result<SegmentEntry> {
     let path = folder.join(INDEX);
     // An earlier attempt may have ended behind the index.
-    if Manifest::read(&path).is_err() {
+    if let Some(reader) = reader.filter(|_| Manifest::read(&path).is_err()) {
         build_index(reader, &path, making, progress)?;
     }
     let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
-    let rows = reader.shape().rows;
-    let vectors =
-        (!index.keeps_vectors()).then(|| write_vectors(&folder.join(VECTORS), reader)).transpose()?;
+    let rows = reader.map_or(index.manifest().rows, |reader| reader.shape().rows);
+    let vectors = || match reader {
+        Some(reader) => write_vectors(&folder.join(VECTORS), reader),
+        None => hashes_of(&folder.join(VECTORS), (rows, index.row_bytes())),
+    };
+    let vectors = (!index.keeps_vectors()).then(vectors).transpose()?;
     let of_rows = match &vectors {
         Some(hashes) => {
             RowsByOrdinal { hashes: hashes.clone(), ..RowsByOrdinal::of(&index, folder, progress)? }
@@ -279,6 +283,19 @@ impl RowsByOrdinal {
             false => Ok(all),
         }
     }
+}
+
+/// Hash of each vector of a file that [`write_vectors`] wrote.
+fn hashes_of(path: &Path, (rows, row_bytes): (u64, usize)) -> Result<Vec<u64>> {
+    let failed = |e: std::io::Error| Error::io("reading", path, &e);
+    let mut file = BufReader::new(open_regular(path, 0).map_err(failed)?);
+    let mut vector = vec![0; row_bytes];
+    let mut hashes = Vec::with_capacity(rows as usize);
+    for _ in 0..rows {
+        file.read_exact(&mut vector).map_err(failed)?;
+        hashes.push(Content::of_vector(&vector));
+    }
+    Ok(hashes)
 }
 
 /// Writes the vectors as they were given, and syncs them. Returns the hash of each.
