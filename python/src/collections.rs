@@ -14,9 +14,10 @@ use stratann_node::collections::{
 };
 use stratann_node::rows::{ExternalId, MEMORY_BYTES_MIN};
 use stratann_params::IndexKind;
+use stratann_payload::index::Unindexed;
 use stratann_storage::{Error, ErrorKind, Quiet};
 
-use crate::payloads::{PyChosen, PyFilter, PyUpdate, payloads_of, schema_of};
+use crate::payloads::{PyChosen, PyFilter, PyUpdate, schema_of};
 use crate::process::Own;
 use crate::{error, work};
 
@@ -81,10 +82,22 @@ pub(crate) fn plain(ids: Vec<PyId>) -> Vec<ExternalId> {
 
 /// A point: id, sequence number of its change, bytes of its vector, and its payload as JSON.
 type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyArray1<u8>>, Option<Vec<u8>>);
-/// Sequence number, ids of each query, all distances one after another, payloads of each query as JSON where they are
-/// asked for, and conditions that read payloads.
-type PyHits<'py> =
-    (u64, Bound<'py, PyList>, Bound<'py, PyArray1<f32>>, Option<Vec<Vec<Option<Vec<u8>>>>>, Vec<String>);
+/// Sequence number, ids of each query, all distances one after another, payloads as JSON and vectors of all results
+/// where they are asked for, and conditions that read payloads.
+type PyHits<'py> = (
+    u64,
+    Bound<'py, PyList>,
+    Bound<'py, PyArray1<f32>>,
+    Option<Vec<Option<Vec<u8>>>>,
+    Option<Vec<Option<Bound<'py, PyArray1<u8>>>>>,
+    Vec<String>,
+);
+/// Points of a page, the id behind which the next one begins, sequence number, and conditions that read payloads.
+type PyPage<'py> = (Vec<PyPoint<'py>>, Option<Bound<'py, PyAny>>, u64, Vec<String>);
+
+fn texts(unindexed: &[Unindexed]) -> Vec<String> {
+    unindexed.iter().map(ToString::to_string).collect()
+}
 
 fn point_object<'py>(py: Python<'py>, point: Point) -> PyResult<PyPoint<'py>> {
     Ok((id_object(py, &point.id)?, point.seq, point.vector.into_pyarray(py), point.payload))
@@ -238,8 +251,9 @@ impl DataFolder {
 
     /// Returns what a collection is made of as JSON.
     fn info(&self, py: Python<'_>, name: &str) -> PyResult<String> {
-        let (spec, facts) =
-            self.call_collection(py, name, |collection| Ok((collection.spec(), collection.facts()?)))?;
+        let (spec, facts, schema) = self.call_collection(py, name, |collection| {
+            Ok((collection.spec(), collection.facts()?, collection.schema()?))
+        })?;
         let segments = facts.segments.iter().map(|segment| {
             json!({
                 "number": segment.number,
@@ -255,8 +269,21 @@ impl DataFolder {
         all["delta_points"] = facts.delta_points.into();
         all["delta_bytes"] = facts.delta_bytes.into();
         all["segments"] = segments.collect();
+        all["trouble_code"] = facts.trouble.as_ref().map(|e| e.kind.code()).into();
         all["trouble"] = facts.trouble.map(|e| e.message).into();
+        all["schema"] = json!(schema);
         all["jobs"] = facts.jobs.into();
+        let progress = facts.progress.iter().map(|own| {
+            json!({
+                "kind": own.kind,
+                "stage": own.stage,
+                "done": own.done,
+                "total": own.total,
+                "unit": own.unit,
+                "elapsed_ms": own.elapsed_ms,
+            })
+        });
+        all["progress"] = progress.collect();
         all["memory_bytes"] = facts.memory_bytes.into();
         all["memory_quota_bytes"] = facts.limits.quota_bytes.into();
         all["memory_minimum_bytes"] = facts.limits.minimum_bytes.into();
@@ -287,11 +314,17 @@ impl DataFolder {
         Ok((done.seq, done.deleted, done.unknown))
     }
 
-    /// Deletes points that match. Returns the sequence number, and how many are gone and were changed meanwhile.
-    fn delete_matching(&self, py: Python<'_>, name: &str, filter: PyFilter) -> PyResult<(u64, u64, u64)> {
+    /// Deletes points that match. Returns the sequence number, how many are gone and were changed meanwhile, and
+    /// conditions that read payloads.
+    fn delete_matching(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        filter: PyFilter,
+    ) -> PyResult<(u64, u64, u64, Vec<String>)> {
         let done =
             self.call_collection(py, name, |collection| collection.delete_matching(&filter.compile()?))?;
-        Ok((done.seq, done.deleted, done.changed))
+        Ok((done.seq, done.deleted, done.changed, texts(&done.unindexed)))
     }
 
     /// Changes payloads. Returns the sequence number, and how many points have another payload, have the payload as it
@@ -317,7 +350,8 @@ impl DataFolder {
         crate::json(py, &self.call_collection(py, name, Collection::schema)?)
     }
 
-    /// Returns the nearest points of each query. `how` has the results of a query, the recall and the threads.
+    /// Returns the nearest points of each query. `how` has the results of a query, the recall and the threads; `with_`
+    /// says whether payloads and vectors are returned.
     fn search<'py>(
         &self,
         py: Python<'py>,
@@ -325,15 +359,17 @@ impl DataFolder {
         queries: PyReadonlyArray1<'py, u8>,
         how: (usize, f64, usize),
         filter: Option<PyFilter>,
-        with_payload: bool,
+        with_: (bool, bool),
     ) -> PyResult<PyHits<'py>> {
         let (queries, (k, recall, threads)) = (queries.as_slice()?, how);
-        let (found, payloads) = self.call_collection(py, name, |collection| {
+        let (with_payload, with_vectors) = with_;
+        let (mut found, vectors) = self.call_collection(py, name, |collection| {
             let filter = filter.as_ref().map(PyFilter::compile).transpose()?;
-            let options = SearchOptions { k, recall, threads, filter, ..SearchOptions::default() };
+            let options =
+                SearchOptions { k, recall, threads, filter, with_payload, ..SearchOptions::default() };
             let found = collection.search_with(queries, &options)?;
-            let payloads = with_payload.then(|| payloads_of(collection, &found.hits)).transpose()?;
-            Ok((found, payloads))
+            let vectors = with_vectors.then(|| collection.vectors_of(&found)).transpose()?;
+            Ok((found, vectors))
         })?;
         let of_query = |hits: &Vec<collections::Hit>| {
             let ids: Vec<_> = hits.iter().map(|hit| id_object(py, &hit.id)).collect::<PyResult<_>>()?;
@@ -341,8 +377,12 @@ impl DataFolder {
         };
         let ids: Vec<_> = found.hits.iter().map(of_query).collect::<PyResult<_>>()?;
         let distances: Vec<f32> = found.hits.iter().flatten().map(|hit| hit.distance).collect();
-        let unindexed = found.unindexed.iter().map(ToString::to_string).collect();
-        Ok((found.seq, PyList::new(py, ids)?, distances.into_pyarray(py), payloads, unindexed))
+        let payloads = found.hits.iter_mut().flatten().map(|hit| hit.payload.take());
+        let payloads = with_payload.then(|| payloads.collect());
+        let array = |bytes: Option<Vec<u8>>| bytes.map(|bytes| bytes.into_pyarray(py));
+        let vectors = vectors.map(|all| all.into_iter().map(array).collect());
+        let distances = distances.into_pyarray(py);
+        Ok((found.seq, PyList::new(py, ids)?, distances, payloads, vectors, texts(&found.unindexed)))
     }
 
     /// Returns points by their ids; `None` for an id without one.
@@ -352,15 +392,18 @@ impl DataFolder {
         points.into_iter().map(|point| point.map(|point| point_object(py, point)).transpose()).collect()
     }
 
-    /// Number of points, or of those that match.
-    fn count(&self, py: Python<'_>, name: &str, filter: Option<PyFilter>) -> PyResult<u64> {
+    /// Number of points, or of those that match, and conditions that read payloads.
+    fn count(&self, py: Python<'_>, name: &str, filter: Option<PyFilter>) -> PyResult<(u64, Vec<String>)> {
         self.call_collection(py, name, |collection| match &filter {
-            Some(filter) => Ok(collection.count_matching(&filter.compile()?)?.points),
-            None => collection.count(),
+            Some(filter) => {
+                let counted = collection.count_matching(&filter.compile()?)?;
+                Ok((counted.points, texts(&counted.unindexed)))
+            }
+            None => Ok((collection.count()?, Vec::new())),
         })
     }
 
-    /// Returns points behind an id, or those of them that match, and the id behind which the next ones are.
+    /// Returns points behind an id, or those of them that match.
     fn scroll<'py>(
         &self,
         py: Python<'py>,
@@ -368,14 +411,20 @@ impl DataFolder {
         after: Option<PyId>,
         limit: usize,
         filter: Option<PyFilter>,
-    ) -> PyResult<(Vec<PyPoint<'py>>, Option<Bound<'py, PyAny>>)> {
+    ) -> PyResult<PyPage<'py>> {
         let after = after.map(|id| id.0);
         let page = self.call_collection(py, name, |collection| match &filter {
             Some(filter) => collection.scroll_matching(after.as_ref(), limit, &filter.compile()?),
             None => collection.scroll(after.as_ref(), limit),
         })?;
         let points = page.points.into_iter().map(|point| point_object(py, point)).collect::<PyResult<_>>()?;
-        Ok((points, page.next.as_ref().map(|id| id_object(py, id)).transpose()?))
+        let next = page.next.as_ref().map(|id| id_object(py, id)).transpose()?;
+        Ok((points, next, page.seq, texts(&page.unindexed)))
+    }
+
+    /// Asks for one segment of all points, which is made in the background.
+    fn compact_later(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.call_collection(py, name, Collection::compact_later)
     }
 
     /// Makes one segment of all points.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
-use stratann_node::collections::{Chosen, Collection, Hit, Kind, PayloadChanged, Result};
+use stratann_node::collections::{Chosen, Collection, PayloadChanged, Result};
 use stratann_node::rows::ExternalId;
 use stratann_payload::value::Update;
 use stratann_payload::{Filter, IndexKind, Path, Payload, Predicate, Schema};
-use stratann_storage::{Error, ErrorKind};
+use stratann_storage::Error;
 
 use crate::collections::{PyId, plain};
 
@@ -102,30 +102,4 @@ pub(crate) fn schema_of(fields: &[(String, Vec<String>)]) -> Result<Schema> {
         }
     }
     Ok(schema)
-}
-
-/// Reads the payloads of the points of each query as JSON, as they are now. A point that is gone has none.
-pub(crate) fn payloads_of(collection: &Collection, hits: &[Vec<Hit>]) -> Result<Vec<Vec<Option<Vec<u8>>>>> {
-    let ids: Vec<ExternalId> = hits.iter().flatten().map(|hit| hit.id.clone()).collect();
-    let mut read = Vec::with_capacity(ids.len());
-    for some in ids.chunks(collection.page_points()) {
-        read_payloads(collection, some, &mut read)?;
-    }
-    let mut read = read.into_iter();
-    Ok(hits.iter().map(|own| read.by_ref().take(own.len()).collect()).collect())
-}
-
-fn read_payloads(collection: &Collection, ids: &[ExternalId], read: &mut Vec<Option<Vec<u8>>>) -> Result<()> {
-    match collection.get(ids) {
-        // Nothing is wrong with these ids, so their payloads are too large for one call.
-        Err(e) if ids.len() > 1 && e.kind == Kind::Other(ErrorKind::BadInput) => {
-            let (first, rest) = ids.split_at(ids.len() / 2);
-            read_payloads(collection, first, read)?;
-            read_payloads(collection, rest, read)
-        }
-        points => {
-            read.extend(points?.into_iter().map(|point| point.and_then(|point| point.payload)));
-            Ok(())
-        }
-    }
 }

@@ -15,11 +15,14 @@ Build an index under one RAM budget, open it, and search with a recall target:
 >>> folder.cleanup()
 """
 
+from . import filters
 from ._arrays import read_vectors, write_vectors
+from ._async import AsyncClient, AsyncCollection, AsyncJob
 from ._build import BuildReport, Neighbors, build, groundtruth
 from ._changes import Changes, delete
 from ._client import IndexClient, connect
-from ._collections import Client, Collection
+from ._collections import Collection
+from ._database import Client
 from ._errors import (
     BudgetError,
     BusyError,
@@ -35,14 +38,19 @@ from ._errors import (
     UnknownOutcomeError,
     WorkerError,
 )
+from ._found import FoundPoints, Hit
 from ._index import Index
+from ._jobs import Job, JobProgress
 from ._open import open, open_memory
-from ._points import Deleted, FoundPoints, Page, PayloadChanged, Point, Upserted
+from ._points import Count, Deleted, Page, PayloadChanged, Point, Upserted
 from ._results import SearchResult
 from ._stratann import __version__
 from ._together import search_together
 
 __all__ = [
+    "AsyncClient",
+    "AsyncCollection",
+    "AsyncJob",
     "BudgetError",
     "BuildReport",
     "BusyError",
@@ -51,13 +59,17 @@ __all__ = [
     "Client",
     "Collection",
     "CorruptIndexError",
+    "Count",
     "Deleted",
     "DiskError",
     "Error",
     "FoundPoints",
+    "Hit",
     "Index",
     "IndexClient",
     "InputError",
+    "Job",
+    "JobProgress",
     "KeywordError",
     "MissingError",
     "Neighbors",
@@ -74,6 +86,7 @@ __all__ = [
     "build",
     "connect",
     "delete",
+    "filters",
     "groundtruth",
     "open",
     "open_memory",

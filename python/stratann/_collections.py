@@ -1,24 +1,21 @@
-"""Collections of a data folder: points that change, in this process."""
+"""Collections: points that change."""
 
 from __future__ import annotations
 
 import enum
 import json
-import os
-import re
-import warnings
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from . import _stratann
-from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbers, real, whole
-from ._errors import Error, InputError
+from ._arrays import DTYPES, as_bytes, byte_size, dtype_name, numbers, real, whole
+from ._errors import InputError
+from ._found import FoundPoints, found_of
+from ._inputs import Payload, Payloads, Vectors, vectors_of
+from ._jobs import Job
 from ._payloads import (
-    Payload,
     PointFilter,
     Schema,
     filter_of,
@@ -30,8 +27,8 @@ from ._payloads import (
     schema_of,
 )
 from ._points import (
+    Count,
     Deleted,
-    FoundPoints,
     Id,
     Ids,
     Page,
@@ -41,10 +38,11 @@ from ._points import (
     batches,
     id_of,
     ids_of,
-    partly,
+    in_parts,
     shown,
 )
 from ._progress import Progress, listening
+from ._remote import ReplyTooLongError
 
 
 class _Kept(enum.Enum):
@@ -57,127 +55,6 @@ class _Kept(enum.Enum):
 _QUERY_BYTES = 4 << 20
 #: Points of one change of payloads, whose size is not known before they are read.
 _CHANGED_AT_ONCE = 1024
-#: What is no path, but the address of a server.
-_ADDRESS = re.compile(r"https?://|[\w.\-]+:\d+$|\[[\da-fA-F:]+\]:\d+$")
-
-
-class Client:
-    """Collections of a data folder, which this process opens. No other process can open it meanwhile.
-
-    Any number of threads may use a client. After a fork, the child must open a client of its own once the parent has
-    closed its client.
-
-    Args:
-        path: the data folder; made where there is none.
-        ram_budget: limit in bytes of the memory of the data folder, as int or text; None for no limit.
-        threads: threads of a search; None for all cores.
-
-    Raises:
-        InputError: another process has the folder open, which the message names; a folder of something else.
-        BudgetError: the budget is too small.
-        CorruptIndexError, DiskError: a damaged file, or a folder that cannot be written.
-
-    >>> import numpy as np, os, stratann, tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> client = stratann.Client(os.path.join(folder.name, "data"))
-    >>> photos = client.create_collection("photos", dim=2)
-    >>> photos.upsert([7, "seven"], np.array([[1, 0], [0, 1]], np.float32))
-    Upserted(seq=1, new=2, replaced=0, repeated=0)
-    >>> photos.search([[0.9, 0.1]], k=1).ids
-    [[7]]
-    >>> client.close()
-    >>> folder.cleanup()
-    """
-
-    def __init__(self, path: Path, ram_budget: int | str | None = None, threads: int | None = None) -> None:
-        text = os.fspath(path)
-        if isinstance(text, str) and _ADDRESS.match(text) and not os.path.exists(text):
-            raise InputError(f"{text} is the address of a server; for an index use stratann.connect({text!r})")
-        self._path = fixed(path)
-        self._threads = whole(threads, "threads", 1) or os.cpu_count() or 1
-        self._folder = _stratann.DataFolder(self._path, byte_size(ram_budget, "ram_budget"))
-        if (why := self._folder.read_only()) is not None:
-            warnings.warn(f"{self._path} is read-only: {why}", RuntimeWarning, stacklevel=2)
-
-    @property
-    def read_only(self) -> str | None:
-        """Why nothing can be written: the storage engine is damaged, and segments are searched as they were. None for
-        a data folder that is whole."""
-        return self._folder.read_only()
-
-    def create_collection(
-        self,
-        name: str,
-        *,
-        dim: int,
-        metric: str = "l2",
-        dtype: DTypeLike = "float32",
-        kind: str = "auto",
-        memory_quota: int | str | None = None,
-        memory_minimum: int | str = 0,
-    ) -> Collection:
-        """Creates an empty collection.
-
-        Args:
-            name: 1 to 255 bytes without control characters and ``/``.
-            dim: components of a vector, 1 to 4096.
-            metric: ``"l2"``, ``"ip"`` or ``"cosine"``.
-            dtype: float32, float16, uint8 or int8.
-            kind: kind of index of its larger parts; ``"auto"`` leaves the choice to each of them.
-            memory_quota: the most memory of its newest points and open segments, in bytes or as text; None for no
-                quota.
-            memory_minimum: memory that other collections never take, in bytes or as text.
-
-        Raises:
-            InputError: a name that is taken, a minimum that has no room, or a wrong argument.
-        """
-        count = whole(dim, "dim", 1)
-        limits = byte_size(memory_quota, "memory_quota"), byte_size(memory_minimum, "memory_minimum") or 0
-        self._folder.create(_name(name), count or 0, (metric, _dtype_name(dtype), kind), limits)
-        return self.collection(name)
-
-    def collection(self, name: str) -> Collection:
-        """Returns a collection by its name.
-
-        Raises:
-            MissingError: there is none.
-        """
-        dim, metric, dtype, kind = self._folder.describe(_name(name))
-        return Collection(self, name, (dim, metric, dtype, kind))
-
-    def collections(self) -> list[dict[str, Any]]:
-        """Returns ``name``, ``dim``, ``metric``, ``dtype`` and ``kind`` of each collection; of a damaged one ``name``
-        and ``error``."""
-        listed: list[dict[str, Any]] = json.loads(self._folder.collections())
-        return listed
-
-    def drop_collection(self, name: str) -> None:
-        """Drops a collection with all of its points.
-
-        Raises:
-            MissingError: there is none.
-        """
-        self._folder.drop(_name(name))
-
-    def close(self) -> None:
-        """Closes the data folder. What calls have returned is durable without it."""
-        self._folder.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed, or of a process that this one was forked from."""
-        return self._folder.closed
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<stratann.Client {self._path}{', closed' if self.closed else ''}>"
 
 
 class Collection:
@@ -188,10 +65,10 @@ class Collection:
     is that UUID, and is returned as a `uuid.UUID`.
     """
 
-    def __init__(self, client: Client, name: str, spec: tuple[int, str, str, str]) -> None:
-        self._client = client
-        self._folder = client._folder
+    def __init__(self, folder: Any, name: str, spec: tuple[int, str, str, str], threads: int) -> None:
+        self._folder = folder
         self._name = name
+        self._threads = threads
         self._dim, self._metric, self._dtype, self._kind = spec
 
     @property
@@ -219,17 +96,20 @@ class Collection:
         """Kind of index of its larger parts, or ``"auto"``."""
         return self._kind
 
-    def upsert(self, ids: Ids, vectors: ArrayLike, payload: Sequence[Payload | None] | None = None) -> Upserted:
+    def upsert(self, ids: Ids, vectors: Vectors, payload: Payloads | None = None) -> Upserted:
         """Writes points, each in place of an earlier one of its id, its payload included.
 
         Up to about 4 MiB are one change: all of it or none is written. More are written as several changes, one after
         another. Of several points of an id the last one counts.
 
         Args:
-            ids: n ids: ints, strings or `uuid.UUID`, or an array of whole numbers of shape (n,).
-            vectors: shape (n, d), of the dtype of the collection; float32, float64 and lists are converted to it.
+            ids: n ids: ints, strings or `uuid.UUID`, an array of whole numbers of shape (n,), or a column of pyarrow,
+                pandas or polars.
+            vectors: shape (n, d), of the dtype of the collection; float32, float64 and lists are converted to it, and
+                so is a column of lists of pyarrow, pandas or polars, or a table of numbers of the last two.
             payload: n dicts of what JSON has, each up to 1 MiB as JSON and 100 levels, or None for a point without one;
-                None for none at all. A dict without fields is none. Whole numbers of more than 64 bits become floats.
+                None for none at all; or a table with n rows, whose missing values are null. A dict without fields is
+                none. Whole numbers of more than 64 bits become floats.
 
         Raises:
             InputError: NaN or infinity, a zero vector under cosine, another shape, an id that is none, a payload that
@@ -245,17 +125,14 @@ class Collection:
         if len(named) != len(rows):
             raise InputError(f"there are {len(named)} ids and {len(rows)} vectors; pass an id for each vector")
         payloads = payloads_of(payload, len(named))
-        seq, counts = 0, [0, 0, 0]
-        for first, end in batches(named, rows.shape[1] * rows.itemsize, payloads):
+
+        def write(first: int, end: int) -> tuple[int, ...]:
             some = None if payloads is None else payloads[first:end]
-            try:
-                seq, *done = self._folder.upsert(self._name, named[first:end], as_bytes(rows[first:end]), some)
-            except Error as error:
-                if first == 0:
-                    raise
-                raise partly(error, first, len(named)) from error
-            counts = [before + own for before, own in zip(counts, done)]
-        return Upserted(seq, *counts)
+            done: tuple[int, ...] = self._folder.upsert(self._name, named[first:end], as_bytes(rows[first:end]), some)
+            return done
+
+        parts = batches(named, rows.shape[1] * rows.itemsize, payloads, bytes_max=self._batch_bytes_max)
+        return Upserted(*in_parts(parts, len(named), write))
 
     def delete(self, ids: Ids | None = None, *, filter: PointFilter | None = None) -> Deleted:
         """Deletes points: those of ids, or those that match a filter. Ids without a point are counted.
@@ -273,38 +150,38 @@ class Collection:
         """
         named, matching = _chosen(ids, filter)
         if named is None:
-            seq, deleted, changed = self._folder.delete_matching(self._name, matching)
-            return Deleted(seq, deleted, 0, changed)
-        seq, deleted, unknown = 0, 0, 0
-        for first, end in batches(named, 0):
-            try:
-                seq, *done = self._folder.delete(self._name, named[first:end])
-            except Error as error:
-                if first == 0:
-                    raise
-                raise partly(error, first, len(named)) from error
-            deleted, unknown = deleted + done[0], unknown + done[1]
-        return Deleted(seq, deleted, unknown)
+            seq, deleted, changed, unindexed = self._folder.delete_matching(self._name, matching)
+            return Deleted(seq, deleted, 0, changed, list(unindexed))
+
+        def remove(first: int, end: int) -> tuple[int, ...]:
+            done: tuple[int, ...] = self._folder.delete(self._name, named[first:end])
+            return done
+
+        parts = batches(named, 0, bytes_max=self._batch_bytes_max)
+        seq, gone, unknown = in_parts(parts, len(named), remove)[:3]
+        return Deleted(seq, gone, unknown)
 
     def search(
         self,
-        vectors: ArrayLike,
+        vectors: Vectors,
         k: int = 10,
         recall: float = 0.95,
         *,
         filter: PointFilter | None = None,
         with_payload: bool = False,
+        with_vectors: bool = False,
     ) -> FoundPoints:
         """Finds the `k` nearest points of each query, or of those that match a filter.
 
         Args:
             vectors: queries, shape (nq, d), or (d,) for one query; converted as in `upsert`. Up to about 4 MiB see one
-                state of the collection.
+                state of the collection, and of a server as many as it takes in one request.
             k: results of each query, 1 to 16384.
             recall: share of the true k nearest that is asked for, above 0 and up to 1.
             filter: a dict in Qdrant's form, such as ``{"must": [{"key": "color", "match": {"value": "red"}}]}``, or
-                text, such as ``"color = 'red' and price < 50"``; None for all points.
-            with_payload: whether to read the payloads of the results, as they are after the search.
+                text, such as ``"color = 'red' and price < 50"``, or one of `stratann.filters`; None for all points.
+            with_payload: whether to return the payloads of the results, as the search saw them; up to 64 MiB.
+            with_vectors: whether to return the vectors of the results.
 
         Raises:
             InputError: NaN, another shape, `k` or `recall` out of range; a filter that is wrong, with the place.
@@ -313,28 +190,23 @@ class Collection:
         """
         rows = self._rows(vectors, "vectors", one=True)
         count, share = whole(k, "k", 1) or 1, real(recall, "recall")
-        ids: list[list[Id]] = []
-        distances = np.full((len(rows), count), np.inf, np.float32)
-        matching = filter_of(filter)
-        payloads: list[list[Payload | None]] = []
-        unindexed: dict[str, None] = {}
-        seq, each = 0, max(1, _QUERY_BYTES // (rows.shape[1] * rows.itemsize))
-        for first in range(0, len(rows), each):
-            found = self._folder.search(
-                self._name,
-                as_bytes(rows[first : first + each]),
-                (count, 0.95 if share is None else share, self._client._threads),
-                matching,
-                bool(with_payload),
-            )
-            seq, at = found[0], 0
-            for query, own in enumerate(found[1], first):
-                distances[query, : len(own)] = found[2][at : at + len(own)]
-                at += len(own)
-                ids.append([shown(id_) for id_ in own])
-            payloads += [[loaded(one) for one in own] for own in found[3] or []]
-            unindexed.update(dict.fromkeys(found[4]))
-        return FoundPoints(ids, distances, seq, payloads if with_payload else None, list(unindexed))
+        matching, wanted = filter_of(filter), (bool(with_payload), bool(with_vectors))
+        parts = []
+        each = max(1, min(_QUERY_BYTES // (rows.shape[1] * rows.itemsize), self._queries_max))
+        first = 0
+        while first < len(rows):
+            some = as_bytes(rows[first : first + each])
+            how = (count, 0.95 if share is None else share, self._threads)
+            try:
+                parts.append(self._folder.search(self._name, some, how, matching, wanted))
+            except ReplyTooLongError:
+                # A server has a limit of the memory of an answer.
+                if each == 1:
+                    raise
+                each = (min(each, len(rows) - first) + 1) // 2
+                continue
+            first += each
+        return found_of(parts, count, (self._metric, self.dtype))
 
     def get(self, ids: Ids) -> list[Point | None]:
         """Returns the point of each id with its vector and its payload, or None where there is none.
@@ -348,8 +220,9 @@ class Collection:
         points = self._folder.get(self._name, ids_of(ids))
         return [None if point is None else self._point(point) for point in points]
 
-    def count(self, *, filter: PointFilter | None = None) -> int:
-        """Returns the number of points, or of those that match a filter.
+    def count(self, *, filter: PointFilter | None = None) -> Count:
+        """Returns the number of points, or of those that match a filter. It is an int; its attribute ``unindexed`` has
+        the conditions for which payloads were read.
 
         Args:
             filter: as in `search`.
@@ -357,7 +230,7 @@ class Collection:
         Raises:
             InputError: a filter that is wrong, with the place.
         """
-        return self._folder.count(self._name, filter_of(filter))
+        return Count.of(*self._folder.count(self._name, filter_of(filter)))
 
     def scroll(self, after: Id | None = None, limit: int = 1000, *, filter: PointFilter | None = None) -> Page:
         """Returns points in the order of their ids: numbers, then UUIDs, then strings.
@@ -371,8 +244,10 @@ class Collection:
             InputError: `limit` out of range, an id that is none, or a filter that is wrong, with the place.
         """
         behind = None if after is None else id_of(after)
-        points, following = self._folder.scroll(self._name, behind, whole(limit, "limit", 1) or 1, filter_of(filter))
-        return Page([self._point(point) for point in points], None if following is None else shown(following))
+        page = self._folder.scroll(self._name, behind, whole(limit, "limit", 1) or 1, filter_of(filter))
+        points, following, seq, unindexed = page
+        after_it = None if following is None else shown(following)
+        return Page([self._point(point) for point in points], after_it, seq, list(unindexed))
 
     def set_payload(
         self, payload: Payload, ids: Ids | None = None, *, filter: PointFilter | None = None, key: str | None = None
@@ -471,7 +346,7 @@ class Collection:
 
     def compact(self, progress: Progress = None) -> None:
         """Makes one segment of all points, which searches read at the least cost. An interruption leaves the collection
-        as it was.
+        as it was; a server goes on.
 
         Args:
             progress: as in `build`.
@@ -481,6 +356,27 @@ class Collection:
         """
         with listening(progress) as on_progress:
             self._folder.compact(self._name, on_progress)
+
+    def compact_later(self) -> Job:
+        """Has the same done in the background. Of several compactions that wait one is done.
+
+        Returns:
+            A handle: ``job.wait()`` waits for the end, ``job.progress`` says how far it is.
+
+        Raises:
+            CorruptIndexError: the data folder is read-only.
+            MissingError: the collection was dropped.
+        """
+        self._folder.compact_later(self._name)
+        return Job(self._folder, self._name, "compact")
+
+    def jobs(self) -> list[str]:
+        """Returns the kinds of jobs that wait or run: ``"checkpoint"``, ``"merge"``.
+
+        Raises:
+            MissingError: the collection was dropped.
+        """
+        return list(self.info()["jobs"])
 
     def set_limits(
         self,
@@ -518,14 +414,24 @@ class Collection:
     def info(self) -> dict[str, Any]:
         """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind``, ``points``,
         ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, ``trouble``: why the last checkpoint or merge failed,
-        or None, ``jobs``: kinds of jobs that wait or run, ``memory_bytes``, ``memory_quota_bytes`` and
-        ``memory_minimum_bytes``."""
+        or None, ``trouble_code``, ``jobs``: kinds of jobs that wait or run, ``progress`` of those that run,
+        ``schema``: that of `schema`, ``memory_bytes``, ``memory_quota_bytes`` and ``memory_minimum_bytes``."""
         described: dict[str, Any] = json.loads(self._folder.info(self._name))
         return described
 
-    def _rows(self, vectors: ArrayLike, what: str, *, one: bool = False) -> NDArray[Any]:
+    @property
+    def _batch_bytes_max(self) -> int | None:
+        most: int | None = getattr(self._folder, "batch_bytes_max", None)
+        return most
+
+    @property
+    def _queries_max(self) -> int:
+        most: int = getattr(self._folder, "queries_max", 1 << 30)
+        return most
+
+    def _rows(self, vectors: Vectors, what: str, *, one: bool = False) -> NDArray[Any]:
         """Converts vectors to a C-contiguous array of shape (n, d) and of the dtype of the collection."""
-        rows = numbers(vectors, what, self._dtype)
+        rows = numbers(vectors_of(vectors, what), what, self._dtype)
         if one and rows.ndim == 1:
             rows = rows.reshape(1, -1)
         if rows.ndim != 2 or rows.shape[1] != self._dim:
@@ -548,19 +454,16 @@ class Collection:
         named, matching = _chosen(ids, filter)
         if named is None:
             return PayloadChanged(*self._folder.change_payload(self._name, matching, update))
-        seq, counts = 0, [0, 0, 0]
         row_bytes = self._dim * self.dtype.itemsize + len(update[1] or b"")
-        for first, end in batches(named, row_bytes, most=_CHANGED_AT_ONCE):
-            try:
-                seq, *done = self._folder.change_payload(self._name, named[first:end], update)
-            except Error as error:
-                if first == 0:
-                    raise
-                raise partly(error, first, len(named)) from error
-            counts = [before + own for before, own in zip(counts, done)]
-        return PayloadChanged(seq, *counts)
 
-    def _point(self, point: tuple[int | str | bytes, int, NDArray[np.uint8], bytes | None]) -> Point:
+        def change(first: int, end: int) -> tuple[int, ...]:
+            done: tuple[int, ...] = self._folder.change_payload(self._name, named[first:end], update)
+            return done
+
+        parts = batches(named, row_bytes, most=_CHANGED_AT_ONCE, bytes_max=self._batch_bytes_max)
+        return PayloadChanged(*in_parts(parts, len(named), change))
+
+    def _point(self, point: tuple[int | str | bytes, int, NDArray[np.uint8], bytes | Payload | None]) -> Point:
         return Point(shown(point[0]), point[2].view(self.dtype), point[1], loaded(point[3]))
 
     def __len__(self) -> int:
@@ -570,13 +473,21 @@ class Collection:
         return f"<stratann.Collection {self._name!r}: {self._dim} x {self._dtype}, {self._metric}>"
 
 
-def _name(name: Any) -> str:
+def name_of(name: Any) -> str:
+    """Checks the name of a collection."""
     if not isinstance(name, str):
         raise InputError(f"the name of a collection is {name!r}; pass a str")
-    return name
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the name of a collection is no Unicode: {error.reason}; pass whole characters") from error
+    if not name:
+        raise InputError("the name of a collection is empty; pass 1 to 255 bytes")
+    return str(name)
 
 
-def _dtype_name(dtype: DTypeLike) -> str:
+def dtype_of(dtype: DTypeLike) -> str:
+    """Returns the name of the type of a component."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     try:

@@ -17,11 +17,11 @@ _PART_BYTES = 1 << 20
 class _Timed(io.RawIOBase):
     """Reads a reply from a socket within one time for all of it."""
 
-    def __init__(self, sock: socket.socket, seconds: float) -> None:
+    def __init__(self, sock: socket.socket, seconds: float | None) -> None:
         self._sock = sock
         # Keeps the socket open until it is closed itself.
         self._raw = sock.makefile("rb", buffering=0)
-        self._end = time.monotonic() + seconds
+        self._end = None if seconds is None else time.monotonic() + seconds
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -30,10 +30,11 @@ class _Timed(io.RawIOBase):
         return True
 
     def readinto(self, into: Any) -> int | None:
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the reply does not end")
-        self._sock.settimeout(left)
+        if self._end is not None:
+            left = self._end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the reply does not end")
+            self._sock.settimeout(left)
         return self._raw.readinto(into)
 
     def close(self) -> None:
@@ -43,6 +44,13 @@ class _Timed(io.RawIOBase):
 
 class Connection(http.client.HTTPConnection):
     """A connection whose time-out is for each whole reply."""
+
+    def response_class(self, sock: Any, *options: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        return http.client.HTTPResponse(_Timed(sock, self.timeout), *options, **named)  # type: ignore[arg-type]
+
+
+class SecureConnection(http.client.HTTPSConnection):
+    """The same over TLS."""
 
     def response_class(self, sock: Any, *options: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
         return http.client.HTTPResponse(_Timed(sock, self.timeout), *options, **named)  # type: ignore[arg-type]

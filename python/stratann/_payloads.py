@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,14 @@ from typing import Any, Union
 import numpy as np
 
 from ._errors import InputError
+from ._inputs import Payload, payloads_in
+from ._literals import FieldIndex
+from .filters import Condition
 
-#: A payload of a point: what a JSON object may have.
-Payload = dict[str, Any]
-#: A filter: a dict in Qdrant's form, or text such as ``"price < 50 and brand = 'x'"``.
-PointFilter = Union[Mapping[str, Any], str]
+#: A filter: one of `stratann.filters`, a dict in Qdrant's form, or text such as ``"price < 50 and brand = 'x'"``.
+PointFilter = Union[Condition, Mapping[str, Any], str]
 #: Kinds of indexes of each field: one name, or a list of names.
-Schema = Mapping[str, Union[str, Sequence[str]]]
+Schema = Mapping[str, Union[FieldIndex, Sequence[FieldIndex]]]
 
 _COMPACT = (",", ":")
 
@@ -30,7 +32,9 @@ def payload_of(payload: Any, what: str = "payload") -> bytes:
     if not isinstance(payload, dict):
         raise InputError(f"{what} is of type {type(payload).__name__}; pass a dict such as {{'color': 'red'}}")
     try:
-        return json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=_COMPACT).encode()
+        return json.dumps(
+            payload, allow_nan=False, ensure_ascii=False, separators=_COMPACT, default=_in_payload
+        ).encode()
     except UnicodeEncodeError as error:
         raise InputError(f"{what} has a string that is no Unicode: {error.reason}; pass whole characters") from error
     except RecursionError as error:
@@ -49,6 +53,7 @@ def payloads_of(payload: Any, count: int) -> list[bytes | None] | None:
     """
     if payload is None:
         return None
+    payload = payloads_in(payload)
     if isinstance(payload, (str, bytes)) or not isinstance(payload, Sequence):
         raise InputError(f"payload is of type {type(payload).__name__}; pass a list with a dict or None for each id")
     if len(payload) != count:
@@ -56,10 +61,10 @@ def payloads_of(payload: Any, count: int) -> list[bytes | None] | None:
     return [None if one is None else payload_of(one, f"payload[{at}]") for at, one in enumerate(payload)]
 
 
-def loaded(payload: bytes | None) -> Payload | None:
-    """A payload as its user has it."""
-    if payload is None:
-        return None
+def loaded(payload: bytes | Payload | None) -> Payload | None:
+    """A payload as its user has it. Those of a server are read already."""
+    if payload is None or isinstance(payload, dict):
+        return payload
     read: Payload = json.loads(payload)
     return read
 
@@ -72,6 +77,8 @@ def filter_of(given: Any) -> bytes | str | None:
     """
     if given is None:
         return None
+    if isinstance(given, Condition):
+        given = given.to_dict()
     try:
         if isinstance(given, str):
             given.encode()
@@ -137,10 +144,19 @@ def schema_of(schema: Any) -> list[tuple[str, list[str]]]:
     return fields
 
 
+def _in_payload(value: Any) -> Any:
+    """What JSON has in another form: NumPy's numbers and arrays, dates, and UUIDs."""
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        return value.isoformat()
+    return _in_filter(value)
+
+
 def _in_filter(value: Any) -> Any:
     """Ids and numbers that JSON does not have."""
     if isinstance(value, uuid.UUID):
         return str(value)
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        return value.isoformat()
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     raise TypeError(f"a value is of type {type(value).__name__}")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._errors import ChangeError, Error, InputError
-from ._payloads import Payload
+from ._inputs import Payload, ids_in
+from ._tables import arrow_of, pandas_of
 
 #: An id of a point.
 Id = Union[int, str, uuid.UUID]
@@ -51,6 +52,22 @@ class Deleted:
     #: Points that matched a filter, and that others changed or deleted before they could be deleted. Changed ones are
     #: there.
     changed: int = 0
+    #: Conditions of the filter for which payloads were read, for want of an index.
+    unindexed: list[str] = field(default_factory=list)
+
+
+class Count(int):
+    """A number of points."""
+
+    #: Conditions of the filter for which payloads were read, for want of an index.
+    unindexed: list[str]
+
+    @classmethod
+    def of(cls, points: int, unindexed: Sequence[str]) -> Count:
+        """A number with what is said of the filter."""
+        count = cls(points)
+        count.unindexed = list(unindexed)
+        return count
 
 
 @dataclass(frozen=True)
@@ -68,24 +85,6 @@ class PayloadChanged:
 
 
 @dataclass(frozen=True, eq=False)
-class FoundPoints:
-    """The nearest points of each query, closest first."""
-
-    #: For each query a list of up to k ids: int, str or uuid.UUID.
-    ids: list[list[Id]]
-    #: Distances, shape (nq, k), float32: squared l2, minus the inner product, or one minus the cosine. Infinite past
-    #: the ids of a query.
-    distances: NDArray[np.float32]
-    #: Number of the newest change that the search saw. It saw all earlier ones.
-    seq: int
-    #: For each query the payloads of its ids, as they were read after the search: a dict, or None for a point without
-    #: fields and for one that is gone. None without ``with_payload``.
-    payloads: list[list[Payload | None]] | None = None
-    #: Conditions of the filter for which payloads were read, for want of an index: the field, and what to do.
-    unindexed: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, eq=False)
 class Point:
     """A point of a collection."""
 
@@ -98,6 +97,10 @@ class Point:
     #: Its payload; None where it has no fields.
     payload: Payload | None = None
 
+    def __repr__(self) -> str:
+        more = "" if self.payload is None else f", {len(self.payload)} fields"
+        return f"<stratann.Point {self.id!r}: {self.vector.size} x {self.vector.dtype}, seq {self.seq}{more}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Page:
@@ -107,6 +110,39 @@ class Page:
     points: list[Point]
     #: The id behind which the next page begins; None at the end.
     next: Id | None
+    #: Number of the newest change that the page has.
+    seq: int = 0
+    #: Conditions of the filter for which payloads were read, for want of an index.
+    unindexed: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    def __repr__(self) -> str:
+        return f"<stratann.Page: {len(self.points)} points, next {self.next!r}, seq {self.seq}>"
+
+    def to_arrow(self) -> Any:
+        """Returns a ``pyarrow.Table`` with ``id``, ``seq``, ``payload`` as JSON and ``vector``; an id is a number where
+        all are, else a string.
+
+        Raises:
+            InputError: pyarrow is not installed.
+        """
+        return arrow_of(self._columns())
+
+    def to_pandas(self) -> Any:
+        """Returns a ``pandas.DataFrame`` with ``id``, ``seq``, ``payload`` as dicts and ``vector`` as arrays.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return pandas_of(self._columns())
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return {name: [getattr(one, name) for one in self.points] for name in ("id", "seq", "payload", "vector")}
 
 
 def id_of(value: Any) -> int | str | bytes:
@@ -114,6 +150,10 @@ def id_of(value: Any) -> int | str | bytes:
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the id {value!r} is no Unicode: {error.reason}; pass whole characters") from None
         return str(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < 2**64:
         return int(value)
@@ -121,6 +161,7 @@ def id_of(value: Any) -> int | str | bytes:
 
 
 def ids_of(ids: Any) -> list[int | str | bytes]:
+    ids = ids_in(ids)
     if isinstance(ids, (str, bytes, uuid.UUID)) or not isinstance(ids, (Iterable, np.ndarray)):
         raise InputError(f"ids is {ids!r}; pass a list of ids, or an array of shape (n,)")
     if isinstance(ids, np.ndarray) and ids.ndim != 1:
@@ -142,18 +183,40 @@ def batches(
     payloads: list[bytes | None] | None = None,
     *,
     most: int | None = None,
+    bytes_max: int | None = None,
 ) -> Iterable[tuple[int, int]]:
-    """First and last row, exclusive, of each batch, of up to `most` rows."""
+    """First and last row, exclusive, of each batch, of up to `most` rows and `bytes_max` bytes."""
     first, size = 0, 0
+    limit = _BATCH_BYTES if bytes_max is None else min(bytes_max, _BATCH_BYTES)
     for row, value in enumerate(ids):
         own = _POINT_BYTES + row_bytes + 2 * (4 * len(value) if isinstance(value, str) else 17)
         if payloads is not None:
             own += 4 + len(payloads[row] or b"")
-        if row > first and (size + own > _BATCH_BYTES or row - first == most):
+        if row > first and (size + own > limit or row - first == most):
             yield first, row
             first, size = row, 0
         size += own
     yield first, len(ids)
+
+
+def in_parts(
+    parts: Iterable[tuple[int, int]], count: int, change: Callable[[int, int], tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Makes several changes one after another. Returns the number of the last one, and the sums of what they count.
+
+    Raises:
+        ChangeError: a later one failed.
+    """
+    seq, sums = 0, (0, 0, 0)
+    for first, end in parts:
+        try:
+            seq, *done = change(first, end)
+        except Error as error:
+            if first == 0:
+                raise
+            raise partly(error, first, count) from error
+        sums = tuple(before + own for before, own in zip(sums, done))  # type: ignore[assignment]
+    return seq, *sums
 
 
 def partly(error: Error, done: int, count: int) -> ChangeError:

@@ -1,4 +1,7 @@
-"""Collections of a data folder in this process: what is written is found, and mistakes."""
+"""Collections of a data folder, in this process and of a server: what is written is found, and mistakes.
+
+Tests whose client has no door of its own run by both, with the same results and errors.
+"""
 
 import os
 import subprocess
@@ -9,6 +12,7 @@ import uuid
 import numpy as np
 import pytest
 from conftest import DTYPES, brute_force, vectors
+from folders import DOORS, opened
 
 import stratann
 
@@ -21,10 +25,22 @@ def path(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.fixture(params=DOORS)
+def door(request):
+    """How data folders are opened."""
+    return request.param
+
+
 @pytest.fixture
-def client(path):
-    with stratann.Client(path) as opened:
-        yield opened
+def client(path, door):
+    with opened(door, path) as client:
+        yield client
+
+
+@pytest.fixture
+def embedded(path):
+    with stratann.Client(path) as client:
+        yield client
 
 
 @pytest.fixture
@@ -39,15 +55,15 @@ def line(*numbers):
 
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "u8", "i8"])
-def test_what_is_written_is_found_also_after_a_restart(path, dtype, metric):
+def test_what_is_written_is_found_also_after_a_restart(path, door, dtype, metric):
     base, queries = vectors(1, 500, DIM, dtype), vectors(2, 20, DIM, dtype)
-    with stratann.Client(path) as client:
+    with opened(door, path) as client:
         points = client.create_collection("c", dim=DIM, metric=metric, dtype=DTYPES[dtype])
         written = points.upsert(np.arange(500), base)
         assert (written.new, written.replaced, written.repeated) == (500, 0, 0)
         assert (points.dim, points.metric, points.dtype, points.kind) == (DIM, metric, DTYPES[dtype], "auto")
     _, truth = brute_force(base, queries, 5, metric)
-    with stratann.Client(path) as client:
+    with opened(door, path) as client:
         found = client.collection("c").search(queries, k=5, recall=1.0)
         assert found.distances.shape == (20, 5) and found.distances.dtype == np.float32
         np.testing.assert_allclose(found.distances, truth, rtol=2e-3, atol=2e-3)
@@ -145,6 +161,7 @@ def test_bad_arguments_are_refused(client, points):
     for call, why in [
         (lambda: points.search(line(1), k=0), "k is 0"),
         (lambda: points.search(line(1), k=16385), "16384"),
+        (lambda: points.search(line(1), k=1.5), "whole number"),
         (lambda: points.search(line(1), recall=1.5), "recall of 1.5"),
         (lambda: points.search([[np.nan] * DIM]), "NaN"),
         (lambda: points.scroll(limit=16385), "16384"),
@@ -158,8 +175,14 @@ def test_bad_arguments_are_refused(client, points):
         (lambda: client.create_collection("d", dim=3, dtype="float64"), "float32"),
         (lambda: client.create_collection("d", dim=3, kind="tree"), "hybrid-ivf"),
         (lambda: client.create_collection(7, dim=3), "pass a str"),
-        (lambda: stratann.Client("127.0.0.1:8700"), "stratann.connect"),
-        (lambda: stratann.Client("http://localhost:8700"), "stratann.connect"),
+        (lambda: client.create_collection("a\0b", dim=3), "control character"),
+        (lambda: client.create_collection("\ud800", dim=3), "Unicode"),
+        (lambda: stratann.Client("127.0.0.1:8700"), "http://127.0.0.1:8700.*stratann.connect"),
+        (lambda: stratann.Client("http://a b"), "no address"),
+        (lambda: stratann.Client("http://localhost:8700", ram_budget=1), "of the server"),
+        (lambda: stratann.Client("http://localhost:8700", token="a\nb"), "ASCII"),
+        (lambda: stratann.Client("there", token="secret"), "for a server"),
+        (lambda: stratann.Client("http://localhost:8700", timeout=0), "timeout is 0"),
     ]:
         with pytest.raises(stratann.InputError, match=why):
             call()
@@ -250,14 +273,14 @@ def test_a_budget_that_is_too_small_names_one_that_works(path):
     stratann.Client(path, ram_budget=str(raised.value).rsplit('"', 2)[1]).close()
 
 
-def test_one_process_has_a_data_folder(client, path):
+def test_one_process_has_a_data_folder(embedded, path):
     with pytest.raises(stratann.InputError, match="open"):
         stratann.Client(path)
     code = f"import stratann; stratann.Client({str(path)!r})"
     env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(stratann.__file__))}
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     assert f"process {os.getpid()}" in child.stderr and "InputError" in child.stderr
-    client.close()
+    embedded.close()
     stratann.Client(path).close()
 
 
@@ -282,7 +305,8 @@ def test_a_closed_client_says_so(client, points):
             call()
 
 
-def test_a_forked_child_gets_an_error(client, points):
+def test_a_forked_child_gets_an_error(embedded):
+    points = embedded.create_collection("c", dim=DIM)
     points.upsert([1], line(1))
     reader, writer = os.pipe()
     child = os.fork()
@@ -346,7 +370,7 @@ def all_points(points, **options):
 
 
 @pytest.mark.parametrize("is_compact", [False, True])
-def test_payloads_come_back_as_they_were_given(path, is_compact):
+def test_payloads_come_back_as_they_were_given(path, door, is_compact):
     ids = [1, 2**64 - 1, UUID, "no", "empty", "x"]
     payloads = [
         {"a": 1, "b": [True, None, -1.5, "ü\0"], "c": {"d": {"e": []}}},
@@ -356,13 +380,13 @@ def test_payloads_come_back_as_they_were_given(path, is_compact):
         {},
         {"text": "y" * 1_000_000},
     ]
-    with stratann.Client(path) as client:
+    with opened(door, path) as client:
         points = client.create_collection("c", dim=DIM)
         points.upsert(ids, line(*range(6)), payloads)
         if is_compact:
             points.compact()
     stored = [one or None for one in payloads]
-    with stratann.Client(path) as client:
+    with opened(door, path) as client:
         points = client.collection("c")
         assert [point.payload for point in points.get(ids)] == stored
         assert {point.id: point.payload for point in points.scroll().points} == dict(zip(ids, stored))
@@ -379,8 +403,10 @@ def test_payloads_come_back_as_they_were_given(path, is_compact):
 def test_large_payloads_are_written_in_several_changes_and_all_read(points):
     payloads = [{"n": at, "text": chr(97 + at % 26) * 900_000} for at in range(100)]
     assert points.upsert(np.arange(100), line(*range(100)), payloads).seq > 10
-    found = points.search(line(0), k=100, with_payload=True)
-    assert found.payloads[0] == [payloads[id_] for id_ in found.ids[0]] and len(found.ids[0]) == 100
+    found = points.search(line(0), k=60, with_payload=True)
+    assert found.payloads[0] == [payloads[id_] for id_ in found.ids[0]] and len(found.ids[0]) == 60
+    with pytest.raises(stratann.InputError, match="ask for fewer"):
+        points.search(line(0), k=100, with_payload=True)
     with pytest.raises(stratann.InputError, match="ask for fewer"):
         points.get(range(100))
     changed = points.set_payload({"seen": True}, filter={})
@@ -539,7 +565,7 @@ def test_bad_payloads_filters_and_schemas_are_refused_and_change_nothing(points)
 
 
 def test_what_is_documented_is_there(client, points):
-    for thing in (stratann.Client, stratann.Collection):
+    for thing in (stratann.Client, stratann.Collection, stratann.AsyncClient, stratann.AsyncCollection, stratann.Job):
         for name in dir(thing):
             if not name.startswith("_"):
                 assert getattr(thing, name).__doc__, name
@@ -555,10 +581,13 @@ def test_what_is_documented_is_there(client, points):
         "delta_bytes",
         "segments",
         "trouble",
+        "trouble_code",
         "jobs",
+        "progress",
+        "schema",
         "memory_bytes",
         "memory_quota_bytes",
         "memory_minimum_bytes",
     }
     assert set(points.info()) == keys
-    assert "'c'" in repr(points) and "data" in repr(client)
+    assert "'c'" in repr(points) and ("data" in repr(client) or "http://" in repr(client))

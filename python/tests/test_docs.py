@@ -14,8 +14,9 @@ MODULES = [
     "stratann",
     "stratann._arrays",
     "stratann._build",
-    "stratann._collections",
+    "stratann._database",
     "stratann._index",
+    "stratann.filters",
     "stratann.ray",
     "stratann.sklearn",
 ]

@@ -107,14 +107,18 @@ fn what_is_written_is_found_also_after_a_restart() {
         assert_eq!(answers[1]["ids"], value!([UUID, "seven"]));
         assert_eq!(answers[1]["vectors"], value!([[4.0, 0.0], [3.0, 0.0]]));
         assert_eq!((&answers[1]["distances"], &found["seq"]), (&value!([0.0, 1.0]), &2.into()));
-        assert_eq!(place.ok("POST", "/v1/collections/c/count", Value::Null), value!({ "count": 6 }));
+        let counted = place.ok("POST", "/v1/collections/c/count", Value::Null);
+        assert_eq!(counted, value!({ "seq": 2, "count": 6, "unindexed": [] }));
         let point = place.ok("GET", &format!("/v1/collections/c/points/{}", u64::MAX), Value::Null);
         assert_eq!(point, value!({ "id": u64::MAX, "seq": 1, "vector": [2.0, 0.0] }));
         place.restart();
     }
     let gone = value!({ "ids": [7, "seven", UUID, "7"] });
     let deleted = place.ok("POST", "/v1/collections/c/delete", gone);
-    assert_eq!(deleted, value!({ "seq": 3, "deleted": 3, "unknown": 1 }));
+    assert_eq!(
+        deleted,
+        value!({ "seq": 3, "deleted": 3, "unknown": 1, "changed": 0, "changes": 1, "unindexed": [] })
+    );
     let found = place.ok("POST", "/v1/collections/c/query", value!({ "vectors": [[0, 0]] }));
     assert_eq!(found["answers"][0]["ids"], value!([9_007_199_254_740_993_u64, u64::MAX, 8]));
     assert!(found["answers"][0].get("vectors").is_none());
@@ -255,7 +259,7 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
         ),
         ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2]], "payloads": [{}, {}] }), 400, "2 payloads"),
         ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2]], "payloads": [[1]] }), 400, "object"),
-        ("PUT", "/v1/collections/c/schema", value!({ "a": "geo" }), 400, "body"),
+        ("PUT", "/v1/collections/c/schema", value!({ "a": "geo" }), 400, "field a is \"geo\"; use keyword"),
         ("POST", "/v1/collections/c/payload/set", value!({ "ids": [1] }), 400, "missing"),
         ("GET", "/v1/collections/c/points/2", Value::Null, 404, "no point 2"),
         ("GET", "/v1/collections/d/points/2", Value::Null, 404, "no collection"),
@@ -269,7 +273,8 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
         let error = reply.body["error"].as_str().unwrap_or_default();
         assert_eq!(reply.status, status, "{method} {path} {body}: {}", reply.body);
         assert!(error.contains(why) && !error.contains('\n'), "{method} {path} {body}: {error}");
-        assert!(reply.head.contains("content-type: application/json"), "{}", reply.head);
+        assert!(reply.head.contains("content-type: application/problem+json"), "{}", reply.head);
+        assert_eq!((&reply.body["detail"], &reply.body["status"]), (&reply.body["error"], &status.into()));
     }
     let octets = place.text("PUT", points, "Content-Type: application/octet-stream\r\n", "12345678");
     let plain = place.text("POST", delete, "Content-Type: text/plain\r\n", "{\"ids\": [1]}");

@@ -470,4 +470,26 @@ fn payloads_are_written_again_in_the_background_and_indexes_stay() {
         check(&node.collection("points").unwrap());
         node.verify("points").unwrap();
     }
+
+fn vectors_of_results_are_never_newer_than_the_search() {
+    let place = tempfile::tempdir().unwrap();
+    let node = open(place.path()).unwrap();
+    let points = node.create_collection("points", SMALL).unwrap();
+    fill(&points, 0..6);
+    points.checkpoint(&Quiet).unwrap();
+    let found = points.search(&filled(2).repeat(2), 4).unwrap();
+    let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
+    assert!(ids.len() == 8 && ids.contains(&number(2)) && ids.contains(&number(3)));
+    let all: Vec<_> = points.vectors_of(&found).unwrap().into_iter().flatten().collect();
+    assert_eq!(all.len(), 8);
+    points.upsert(&[number(2)], &filled(9)).unwrap();
+    points.delete(&[number(3)]).unwrap();
+    let is_as_it_was = |id: &&ExternalId| **id != number(2) && **id != number(3);
+    let expected = ids.iter().map(|id| {
+        Some(id).filter(is_as_it_was).map(|id| match id {
+            ExternalId::Number(value) => filled(*value),
+            other => panic!("{other} is no number"),
+        })
+    });
+    assert_eq!(points.vectors_of(&found).unwrap(), expected.collect::<Vec<_>>());
 }

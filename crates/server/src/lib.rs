@@ -11,6 +11,7 @@ mod connections;
 mod limits;
 mod named_ids;
 mod patient;
+pub mod problem;
 mod request;
 mod routes;
 mod shared;

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use crate::activity::Connections;
 use crate::limits::{Limits, RequestMemory};
+use crate::problem::{Code, MEDIA_TYPE, Problem};
 use crate::request::shortened;
-use crate::wire::Refusal;
 
 /// Bodies and answers of more bytes are read and written beside the threads that serve connections.
 pub(crate) const LONG_BYTES: usize = 64 << 10;
@@ -109,6 +109,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Rejection {
     pub(crate) status: StatusCode,
+    pub(crate) code: Code,
     pub(crate) error: String,
     /// Seconds after which to ask again, where that helps and is not usual for the status.
     pub(crate) retry_after_s: Option<u64>,
@@ -120,7 +121,14 @@ pub(crate) struct Rejection {
 
 impl Rejection {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Rejection {
-        Rejection { status, error: error.into(), retry_after_s: None, unknown: None, is_lasting: false }
+        let (code, error) = (Code::of_status(status), error.into());
+        Rejection { status, code, error, retry_after_s: None, unknown: None, is_lasting: false }
+    }
+
+    /// The refusal of a code, with its status.
+    pub(crate) fn of(code: Code, error: impl Into<String>) -> Rejection {
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Rejection { code, ..Rejection::new(status, error) }
     }
 
     pub(crate) fn bad(error: impl Into<String>) -> Rejection {
@@ -152,13 +160,9 @@ impl Rejection {
     }
 
     pub(crate) fn response(self) -> Response {
-        let mut response = match self.unknown {
-            None => json_response(self.status, &Refusal { error: self.error }),
-            Some(seq) => {
-                let body = json!({ "error": self.error, "outcome": "unknown", "seq": seq });
-                json_response(self.status, &body)
-            }
-        };
+        let problem = Problem::of(self.code, self.status, &self.error, self.unknown);
+        let mut response = json_response(self.status, &problem);
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -221,10 +225,11 @@ pub(crate) async fn read_body(
         }
     }
     if length > limit {
-        return Err(Rejection::bad(format!(
+        let error = format!(
             "the body is longer than {limit} bytes; send fewer vectors in one request, or start the server with a \
              larger --http-memory"
-        )));
+        );
+        return Err(Rejection::of(Code::BodyTooLong, error));
     }
     Ok(bytes)
 }

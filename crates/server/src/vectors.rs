@@ -1,7 +1,10 @@
 //! Vectors of a request as rows of the element type of an index or a collection.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use half::f16;
 use serde::Deserializer;
 use serde::de::{self, SeqAccess, Visitor};
@@ -59,6 +62,38 @@ pub(crate) fn from_json(text: &str, wanted: &Wanted) -> Result<Vec<u8>, String> 
     }
     read.map_err(|_| format!("\"{}\" is no list of vectors; give [[…], …]", wanted.nouns.1))?;
     Ok(rows.bytes)
+}
+
+/// Reads a list of lists of numbers, or the rows in base64: components one after another, little-endian.
+///
+/// # Errors
+/// One line for the client.
+pub(crate) fn from_json_or_base64(text: &str, wanted: &Wanted) -> Result<Vec<u8>, String> {
+    if !text.starts_with('"') {
+        return from_json(text, wanted);
+    }
+    let (noun, nouns) = wanted.nouns;
+    let unread = |why: &dyn fmt::Display| format!("\"{nouns}\" is no base64: {why}; encode the rows again");
+    let encoded: Cow<'_, str> = serde_json::from_str(text).map_err(|e| unread(&quoting(&e)))?;
+    let rows = BASE64.decode(encoded.as_bytes()).map_err(|e| unread(&e))?;
+    let row_bytes = wanted.dim * wanted.dtype.size();
+    if row_bytes == 0 || !rows.len().is_multiple_of(row_bytes) {
+        return Err(format!(
+            "\"{nouns}\" has {} bytes, a {noun} of this {} has {row_bytes} ({} × {}); send whole {nouns}",
+            rows.len(),
+            wanted.owner,
+            wanted.dim,
+            wanted.dtype.name()
+        ));
+    }
+    let count = rows.len() / row_bytes;
+    if count > wanted.most {
+        return Err(wanted.too_many(count));
+    }
+    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
+        wanted.check(number, row)?;
+    }
+    Ok(rows)
 }
 
 /// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has

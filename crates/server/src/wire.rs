@@ -103,7 +103,7 @@ pub struct Clusters {
     pub cached: Cached,
 }
 
-/// The answer to any request that was refused.
+/// The answer to any request that was refused, as far as clients of `/v1/search` read it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
     /// The problem, its place, and what to do, in one line.

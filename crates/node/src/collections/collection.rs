@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::delta::{DeltaStats, Hit, Point, SegmentState, State};
 use super::error::{Error, Result};
 use super::limits::MemoryLimits;
-use super::live::{Job, Live, Shared, Slot};
+use super::live::{Job, JobFacts, Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts::{self, PAYLOADS_BYTES_MAX};
 use super::sieves::{FilterStats, Filtered};
@@ -69,6 +69,8 @@ pub struct Facts {
     pub trouble: Option<Error>,
     /// Kinds of jobs that wait or run: `checkpoint`, `merge`.
     pub jobs: Vec<&'static str>,
+    /// How far the jobs are that run in the background.
+    pub progress: Vec<JobFacts>,
     /// Memory of its points and of its open segments, bytes.
     pub memory_bytes: u64,
     /// Limits of that memory.
@@ -253,6 +255,7 @@ impl Collection {
             segments,
             trouble,
             jobs: self.slot.jobs().map(Job::name).collect(),
+            progress: self.slot.progress(),
             memory_bytes: account.used,
             limits: account.limits,
         })
@@ -329,6 +332,22 @@ impl Collection {
             Ok(point)
         });
         found.collect::<Result<_>>().map_err(|e| e.of_collection(self.name()))
+    }
+
+    /// Vectors of the results of a search, as they were given; `None` for a point that was changed or deleted since, so
+    /// that a newer vector never stands beside an older distance.
+    ///
+    /// # Errors
+    /// As [`Collection::get`].
+    pub fn vectors_of(&self, found: &Found) -> Result<Vec<Option<Vec<u8>>>> {
+        let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
+        let mut vectors = Vec::with_capacity(ids.len());
+        // Each may have a payload of a MiB, which is read with it.
+        for some in ids.chunks(self.page_points().min(64)) {
+            let points = self.get(some)?.into_iter();
+            vectors.extend(points.map(|own| own.filter(|own| own.seq <= found.seq).map(|own| own.vector)));
+        }
+        Ok(vectors)
     }
 
     /// Points behind `after` in the order of ids, at most `limit` of them and about 8 MiB of vectors and payloads.

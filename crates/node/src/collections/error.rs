@@ -24,6 +24,24 @@ pub enum Kind {
     Other(ErrorKind),
 }
 
+impl Kind {
+    /// A name for programs, which does not change.
+    pub fn code(self) -> &'static str {
+        match self {
+            Kind::Missing => "missing_collection",
+            Kind::Busy => "busy",
+            Kind::Unknown { .. } => "unknown_outcome",
+            Kind::DiskFull => "disk_full",
+            Kind::ReadOnly => "read_only",
+            Kind::Other(ErrorKind::BadInput) => "bad_input",
+            Kind::Other(ErrorKind::Budget) => "no_memory",
+            Kind::Other(ErrorKind::Corrupt) => "corrupt",
+            Kind::Other(ErrorKind::Io) => "io",
+            Kind::Other(ErrorKind::Interrupted) => "interrupted",
+        }
+    }
+}
+
 /// An error of a collection: one line for a person, a kind for a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {

@@ -30,6 +30,7 @@ pub use delta::{DeltaStats, Hit, Point};
 pub use error::{Error, Kind, Result};
 pub use estimate::Estimated;
 pub use limits::MemoryLimits;
+pub use live::JobFacts;
 pub use node::{Dropped, Info, Node, Options};
 pub use options::{SearchOptions, SegmentOptions};
 pub use sieves::FilterStats;

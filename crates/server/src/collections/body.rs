@@ -19,6 +19,24 @@ const USUAL_RECALL: f64 = 0.95;
 const USUAL_K: usize = 10;
 const USUAL_LIMIT: usize = 100;
 
+/// How vectors are written in a reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum VectorForm {
+    /// Lists of numbers.
+    #[default]
+    Numbers,
+    /// Strings: the components one after another, little-endian, in base64.
+    Base64,
+}
+
+/// Points that are read by their ids.
+pub(super) struct Get {
+    pub(super) ids: Vec<ExternalId>,
+    pub(super) with_vectors: bool,
+    pub(super) form: VectorForm,
+}
+
 /// Points to write.
 pub(super) struct Points<'a> {
     pub(super) ids: Vec<ExternalId>,
@@ -33,6 +51,7 @@ pub(super) struct Query {
     pub(super) k: usize,
     pub(super) recall: f64,
     pub(super) with_vectors: bool,
+    pub(super) form: VectorForm,
     pub(super) with_payload: bool,
     pub(super) filter: Option<Arc<Predicate>>,
 }
@@ -43,6 +62,7 @@ pub(super) struct Scroll {
     pub(super) after: Option<ExternalId>,
     pub(super) limit: usize,
     pub(super) with_vectors: bool,
+    pub(super) form: VectorForm,
     pub(super) filter: Option<Arc<Predicate>>,
 }
 
@@ -57,7 +77,7 @@ pub(super) struct LimitsBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SpecBody {
+pub(super) struct SpecBody {
     dim: u64,
     metric: Option<String>,
     dtype: Option<String>,
@@ -68,7 +88,7 @@ struct SpecBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PointsBody<'a> {
+pub(super) struct PointsBody<'a> {
     #[serde(borrow)]
     ids: &'a RawValue,
     #[serde(borrow)]
@@ -79,12 +99,13 @@ struct PointsBody<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct QueryBody<'a> {
+pub(super) struct QueryBody<'a> {
     #[serde(borrow)]
     vectors: &'a RawValue,
     k: Option<u64>,
     recall: Option<f64>,
     with_vectors: Option<bool>,
+    vectors_as: Option<VectorForm>,
     with_payload: Option<bool>,
     #[serde(borrow, default)]
     filter: Option<&'a RawValue>,
@@ -94,10 +115,11 @@ struct QueryBody<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ScrollBody<'a> {
+pub(super) struct ScrollBody<'a> {
     after: Option<ids::Read>,
     limit: Option<u64>,
     with_vectors: Option<bool>,
+    vectors_as: Option<VectorForm>,
     #[serde(borrow, default)]
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
@@ -106,7 +128,16 @@ struct ScrollBody<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+pub(super) struct GetBody<'a> {
+    #[serde(borrow)]
+    ids: &'a RawValue,
+    with_vectors: Option<bool>,
+    vectors_as: Option<VectorForm>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nothing {}
 
 /// A field that is there, null included.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
@@ -170,7 +201,8 @@ fn not_among(field: &str, value: &str, names: &[&str]) -> String {
 pub(super) fn points<'a>(body: &'a [u8], spec: &Spec) -> Result<Points<'a>, String> {
     let read: PointsBody<'_> = read(body, r#"{"ids": [1, 2], "vectors": [[…], […]]}"#)?;
     let ids = ids::from_json(read.ids.get())?;
-    let vectors = vectors::from_json(read.vectors.get(), &wanted(spec, ("vector", "vectors"), usize::MAX))?;
+    let vectors =
+        vectors::from_json_or_base64(read.vectors.get(), &wanted(spec, ("vector", "vectors"), usize::MAX))?;
     let rows = vectors.len() / spec.row_bytes().max(1);
     if rows != ids.len() {
         return Err(format!("{} ids and {rows} vectors; send one vector for each id", ids.len()));
@@ -195,6 +227,7 @@ pub(super) fn scroll(body: &[u8]) -> Result<Scroll, String> {
         after: read.after.map(|id| id.0),
         limit: read.limit.map_or(USUAL_LIMIT, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
         with_vectors: read.with_vectors.unwrap_or(false),
+        form: read.vectors_as.unwrap_or_default(),
         filter: filters::filter(read.filter, read.text.as_deref())?,
     })
 }
@@ -202,7 +235,8 @@ pub(super) fn scroll(body: &[u8]) -> Result<Scroll, String> {
 /// A search with at most so many queries.
 pub(super) fn query(body: &[u8], spec: &Spec, most: usize) -> Result<Query, String> {
     let read: QueryBody<'_> = read(body, r#"{"vectors": [[…], […]], "k": 10}"#)?;
-    let vectors = vectors::from_json(read.vectors.get(), &wanted(spec, ("query", "vectors"), most))?;
+    let vectors =
+        vectors::from_json_or_base64(read.vectors.get(), &wanted(spec, ("query", "vectors"), most))?;
     if vectors.is_empty() {
         return Err("there is no query; send at least one".into());
     }
@@ -211,8 +245,19 @@ pub(super) fn query(body: &[u8], spec: &Spec, most: usize) -> Result<Query, Stri
         k: read.k.map_or(USUAL_K, |k| usize::try_from(k).unwrap_or(usize::MAX)),
         recall: read.recall.unwrap_or(USUAL_RECALL),
         with_vectors: read.with_vectors.unwrap_or(false),
+        form: read.vectors_as.unwrap_or_default(),
         with_payload: read.with_payload.unwrap_or(false),
         filter: filters::filter(read.filter, read.text.as_deref())?,
+    })
+}
+
+/// Points that are read by their ids.
+pub(super) fn get(body: &[u8]) -> Result<Get, String> {
+    let read: GetBody<'_> = read(body, r#"{"ids": [1, 2]}"#)?;
+    Ok(Get {
+        ids: ids::from_json(read.ids.get())?,
+        with_vectors: read.with_vectors.unwrap_or(true),
+        form: read.vectors_as.unwrap_or_default(),
     })
 }
 

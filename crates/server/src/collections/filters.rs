@@ -7,11 +7,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use stratann_node::collections::Chosen;
 use stratann_node::rows::ExternalId;
+use stratann_params::list_of;
 use stratann_payload::value::Update;
 use stratann_payload::{Filter, IndexKind, Path, Payload, Predicate, Schema};
 
 use super::body::read;
 use super::ids;
+use crate::request::shortened;
 
 /// The points that a request is about.
 pub(super) enum Wanted {
@@ -51,7 +53,7 @@ impl Change {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WantedBody<'a> {
+pub(super) struct WantedBody<'a> {
     #[serde(borrow, default)]
     ids: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -62,7 +64,7 @@ struct WantedBody<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FilterBody<'a> {
+pub(super) struct FilterBody<'a> {
     #[serde(borrow, default)]
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
@@ -71,7 +73,7 @@ struct FilterBody<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ChangeBody<'a> {
+pub(super) struct ChangeBody<'a> {
     #[serde(borrow, default)]
     ids: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -87,8 +89,8 @@ struct ChangeBody<'a> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Kinds {
-    One(IndexKind),
-    Several(Vec<IndexKind>),
+    One(String),
+    Several(Vec<String>),
 }
 
 /// A filter in one of its two forms; `None` without.
@@ -170,7 +172,11 @@ pub(super) fn schema(body: &[u8]) -> Result<Schema, String> {
             Kinds::One(kind) => vec![kind],
             Kinds::Several(kinds) => kinds,
         };
-        for kind in kinds {
+        for name in kinds {
+            let kind = IndexKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+                let names = list_of(IndexKind::ALL.map(IndexKind::name));
+                format!("the index of the field {} is {:?}; use {names}", shortened(&field), shortened(&name))
+            })?;
             let path = Path::parse(&field).map_err(|e| e.message)?;
             schema.add(path, kind).map_err(|e| e.message)?;
         }

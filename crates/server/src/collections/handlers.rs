@@ -3,43 +3,39 @@
 use std::time::Instant;
 
 use axum::http::StatusCode;
-use serde_json::json;
-use stratann_engine::DType;
-use stratann_node::collections::{Collection, Error, Found, Kind, LIMIT_MAX, SearchOptions, Spec};
+use stratann_node::collections::{
+    Collection, Error, Kind, LIMIT_MAX, PayloadChanged, SearchOptions, Spec, Upserted,
+};
 use stratann_node::rows::ExternalId;
 use stratann_payload::index::Unindexed;
 use stratann_storage::ErrorKind;
 
-use super::body::{self, Points, Query, Scroll};
+use super::body::{self, Get, Points, Scroll, VectorForm};
 use super::filters::{self, Wanted};
 use super::ids::IdJson;
-use super::replies::{Described, PayloadJson, PointReply, QueryReply, Results, ScrollReply, Vector};
+use super::replies::{
+    CountReply, DeleteReply, Described, DroppedReply, GetReply, InfoReply, LimitsReply, ListReply, Listed,
+    NameReply, PayloadJson, PayloadReply, PointReply, QueryReply, Results, SchemaReply, ScrollReply,
+    UpsertReply, Vector, VerifyReply,
+};
 use super::{Answer, Asked, ok};
 use crate::limits::Limits;
+use crate::problem::Code;
 use crate::shared::Rejection;
 
-/// Most bytes of the vectors that are read at once.
-const PART_BYTES: usize = 1 << 20;
-/// Most points that are read at once: each may have a payload of a MiB.
-const PAYLOADS_AT_ONCE: usize = 64;
 /// Bytes of a component as text, with its comma.
 const COMPONENT_BYTES: usize = 16;
 
 /// The refusal of what a collection does not do.
 fn rejection(error: Error) -> Rejection {
     let retry_after_s = error.retry_after_s();
-    let (status, unknown) = match error.kind {
-        Kind::Missing => (StatusCode::NOT_FOUND, None),
-        Kind::Busy => (StatusCode::TOO_MANY_REQUESTS, None),
-        Kind::Unknown { seq } => (StatusCode::SERVICE_UNAVAILABLE, Some(seq)),
-        Kind::DiskFull => (StatusCode::INSUFFICIENT_STORAGE, None),
-        Kind::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, None),
-        Kind::Other(ErrorKind::BadInput) => (StatusCode::BAD_REQUEST, None),
-        Kind::Other(ErrorKind::Interrupted | ErrorKind::Budget) => (StatusCode::SERVICE_UNAVAILABLE, None),
-        Kind::Other(_) => (StatusCode::INTERNAL_SERVER_ERROR, None),
+    let unknown = match error.kind {
+        Kind::Unknown { seq } => Some(seq),
+        _ => None,
     };
     let is_lasting = error.kind == Kind::ReadOnly;
-    Rejection { retry_after_s, unknown, is_lasting, ..Rejection::new(status, error.message) }
+    let code = Code::from_name(error.kind.code()).unwrap_or(Code::Failed);
+    Rejection { retry_after_s, unknown, is_lasting, ..Rejection::of(code, error.message) }
 }
 
 impl Asked<'_> {
@@ -57,17 +53,16 @@ impl Asked<'_> {
 pub(super) fn list(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let all = asked.served.node.collections().map_err(rejection)?;
     let each = all.iter().map(|info| match &info.spec {
-        Ok(spec) => json!(Described::of(&info.name, spec)),
-        Err(e) => json!({ "name": info.name, "error": e.message }),
+        Ok(spec) => Listed::Whole(Described::of(&info.name, spec)),
+        Err(e) => Listed::Damaged { name: &info.name, error: &e.message },
     });
-    let read_only = asked.served.node.why_read_only();
-    ok(&json!({ "collections": each.collect::<Vec<_>>(), "read_only": read_only }))
+    ok(&ListReply { collections: each.collect(), read_only: asked.served.node.why_read_only() })
 }
 
 /// A new collection.
 pub(super) fn create(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let (spec, limits) = body::spec(asked.body).map_err(Rejection::bad)?;
-    let taken = |why: String| Rejection::new(StatusCode::CONFLICT, why);
+    let taken = |why: String| Rejection::of(Code::NameTaken, why);
     if asked.has_collection()? {
         let name = asked.name;
         return Err(taken(format!(
@@ -88,28 +83,8 @@ pub(super) fn create(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
 pub(super) fn info(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
     let facts = collection.facts().map_err(rejection)?;
-    let segments = facts.segments.iter().map(|segment| {
-        json!({
-            "number": segment.number,
-            "kind": segment.kind.name(),
-            "rows": segment.rows,
-            "dead": segment.dead,
-            "bytes": segment.bytes,
-        })
-    });
-    let mut reply = json!(Described::of(collection.name(), &collection.spec()));
-    reply["points"] = facts.points.into();
-    reply["seq"] = facts.seq.into();
-    reply["delta_points"] = facts.delta_points.into();
-    reply["delta_bytes"] = facts.delta_bytes.into();
-    reply["segments"] = segments.collect();
-    reply["trouble"] = facts.trouble.map(|e| e.message).into();
-    reply["jobs"] = facts.jobs.into();
-    reply["schema"] = json!(collection.schema().map_err(rejection)?);
-    reply["memory_bytes"] = facts.memory_bytes.into();
-    reply["memory_quota_bytes"] = facts.limits.quota_bytes.into();
-    reply["memory_minimum_bytes"] = facts.limits.minimum_bytes.into();
-    ok(&reply)
+    let schema = collection.schema().map_err(rejection)?;
+    ok(&InfoReply::of(collection.name(), &collection.spec(), &facts, &schema))
 }
 
 /// Other limits of the memory of a collection.
@@ -119,26 +94,21 @@ pub(super) fn change(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         own.quota_bytes = change.memory_quota_bytes.unwrap_or(own.quota_bytes);
         own.minimum_bytes = change.memory_minimum_bytes.unwrap_or(own.minimum_bytes);
     });
-    let limits = limits.map_err(rejection)?;
-    ok(&json!({
-        "name": asked.name,
-        "memory_quota_bytes": limits.quota_bytes,
-        "memory_minimum_bytes": limits.minimum_bytes,
-    }))
+    ok(&LimitsReply::of(asked.name, &limits.map_err(rejection)?))
 }
 
 /// One segment of all points, made in the background.
 pub(super) fn compact(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     body::nothing(asked.body).map_err(Rejection::bad)?;
     asked.collection()?.compact_later().map_err(rejection)?;
-    Ok((StatusCode::ACCEPTED, ok(&json!({ "name": asked.name }))?.1))
+    Ok((StatusCode::ACCEPTED, ok(&NameReply { name: asked.name })?.1))
 }
 
 /// The end of a collection.
 pub(super) fn drop_collection(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let dropped = asked.served.node.drop_collection(asked.name).map_err(rejection)?;
     let unfinished = dropped.unfinished.map(|e| e.message);
-    ok(&json!({ "name": asked.name, "rows": dropped.rows, "unfinished": unfinished }))
+    ok(&DroppedReply { name: asked.name, rows: dropped.rows, unfinished })
 }
 
 /// New points, or points in place of others.
@@ -147,42 +117,46 @@ pub(super) fn upsert(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let spec = collection.spec();
     let Points { ids, vectors, payloads } = body::points(asked.body, &spec).map_err(Rejection::bad)?;
     let done = collection.upsert_points(&ids, &vectors, &payloads).map_err(rejection)?;
-    ok(&json!({ "seq": done.seq, "new": done.new, "replaced": done.replaced, "repeated": done.repeated }))
+    let Upserted { seq, new, replaced, repeated, .. } = done;
+    ok(&UpsertReply { seq, new, replaced, repeated })
 }
 
 /// The end of points.
 pub(super) fn delete(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    match filters::wanted(asked.body).map_err(Rejection::bad)? {
+    let reply = match filters::wanted(asked.body).map_err(Rejection::bad)? {
         Wanted::Ids(ids) => {
             let done = collection.delete(&ids).map_err(rejection)?;
-            ok(&json!({ "seq": done.seq, "deleted": done.deleted, "unknown": done.unknown }))
+            let (seq, deleted, unknown) = (done.seq, done.deleted, done.unknown);
+            DeleteReply { seq, deleted, unknown, changed: 0, changes: 1, unindexed: Vec::new() }
         }
         Wanted::Matching(filter) => {
             let done = collection.delete_matching(&filter).map_err(rejection)?;
-            let unindexed = texts(&done.unindexed);
-            ok(&json!({
-                "seq": done.seq,
-                "deleted": done.deleted,
-                "changed": done.changed,
-                "changes": done.changes,
-                "unindexed": unindexed,
-            }))
+            DeleteReply {
+                seq: done.seq,
+                deleted: done.deleted,
+                unknown: 0,
+                changed: done.changed,
+                changes: done.changes,
+                unindexed: texts(&done.unindexed),
+            }
         }
-    }
+    };
+    ok(&reply)
 }
 
 /// Number of points, or of those that match.
 pub(super) fn count(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    match filters::optional(asked.body).map_err(Rejection::bad)? {
-        None => ok(&json!({ "count": collection.count().map_err(rejection)? })),
-        Some(filter) => {
-            let counted = collection.count_matching(&filter).map_err(rejection)?;
-            let unindexed = texts(&counted.unindexed);
-            ok(&json!({ "seq": counted.seq, "count": counted.points, "unindexed": unindexed }))
-        }
-    }
+    let filter = filters::optional(asked.body).map_err(Rejection::bad)?;
+    let Some(filter) = filter else {
+        // All changes up to this one are counted.
+        let seq = collection.seq().map_err(rejection)?;
+        return ok(&CountReply { seq, count: collection.count().map_err(rejection)?, unindexed: Vec::new() });
+    };
+    let counted = collection.count_matching(&filter).map_err(rejection)?;
+    let unindexed = texts(&counted.unindexed);
+    ok(&CountReply { seq: counted.seq, count: counted.points, unindexed })
 }
 
 fn texts(unindexed: &[Unindexed]) -> Vec<String> {
@@ -193,7 +167,20 @@ fn texts(unindexed: &[Unindexed]) -> Vec<String> {
 pub(super) fn set_schema(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let schema = filters::schema(asked.body).map_err(Rejection::bad)?;
     asked.collection()?.set_schema(&schema).map_err(rejection)?;
-    ok(&json!({ "name": asked.name, "schema": schema }))
+    ok(&SchemaReply { name: asked.name, schema: &schema })
+}
+
+/// Fields of payloads that are indexed.
+pub(super) fn schema(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let schema = asked.collection()?.schema().map_err(rejection)?;
+    ok(&SchemaReply { name: asked.name, schema: &schema })
+}
+
+/// The comparison of all that is stored of a collection.
+pub(super) fn verify(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    body::nothing(asked.body).map_err(Rejection::bad)?;
+    let found = asked.served.node.verify(asked.name).map_err(rejection)?;
+    ok(&VerifyReply { name: asked.name, seq: found.seq, points: found.points })
 }
 
 /// Fields that come to payloads, or in place of theirs.
@@ -220,13 +207,8 @@ fn change_payload(asked: &mut Asked<'_>, change: filters::Change) -> Result<Answ
     let collection = asked.collection()?;
     let (wanted, update) = filters::change(asked.body, change).map_err(Rejection::bad)?;
     let done = collection.change_payload(wanted.chosen(), update).map_err(rejection)?;
-    ok(&json!({
-        "seq": done.seq,
-        "changed": done.changed,
-        "unchanged": done.unchanged,
-        "unknown": done.unknown,
-        "changes": done.changes,
-    }))
+    let PayloadChanged { seq, changed, unchanged, unknown, changes } = done;
+    ok(&PayloadReply { seq, changed, unchanged, unknown, changes })
 }
 
 /// A point by its id.
@@ -236,22 +218,39 @@ pub(super) fn point(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let found = collection.get(std::slice::from_ref(&id)).map_err(rejection)?;
     let Some(point) = found.into_iter().next().flatten() else {
         let error = format!("collection \"{}\" has no point {id}", asked.name);
-        return Err(Rejection::new(StatusCode::NOT_FOUND, error));
+        return Err(Rejection::of(Code::MissingPoint, error));
     };
-    ok(&PointReply::of(&point, collection.spec().dtype, true))
+    ok(&PointReply::of(&point, collection.spec().dtype, Some(VectorForm::Numbers)))
+}
+
+/// Points by their ids.
+pub(super) fn get(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let spec = collection.spec();
+    let Get { ids, with_vectors, form } = body::get(asked.body).map_err(Rejection::bad)?;
+    let vector_bytes = spec.row_bytes() + if with_vectors { text_bytes(&spec, form) } else { 0 };
+    let each = Limits::reply_bytes(1, 1, 0).saturating_add(vector_bytes);
+    reserve(asked, ids.len().saturating_mul(each), "points")?;
+    let points = collection.get(&ids).map_err(rejection)?;
+    let payloads: usize = points.iter().flatten().filter_map(|own| own.payload.as_ref()).map(Vec::len).sum();
+    reserve(asked, 2 * payloads, "payloads")?;
+    let form = with_vectors.then_some(form);
+    let each = points.iter().map(|own| own.as_ref().map(|own| PointReply::of(own, spec.dtype, form)));
+    ok(&GetReply { points: each.collect() })
 }
 
 /// Points in the order of their ids.
 pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
     let spec = collection.spec();
-    let Scroll { after, limit, with_vectors, filter } = body::scroll(asked.body).map_err(Rejection::bad)?;
+    let Scroll { after, limit, with_vectors, form, filter } =
+        body::scroll(asked.body).map_err(Rejection::bad)?;
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Rejection::bad(format!("limit is {limit}; use 1 to {LIMIT_MAX}")));
     }
     // A page has fewer points where more would take too much memory.
-    let text_bytes = if with_vectors { spec.dim * COMPONENT_BYTES } else { 0 };
-    let each = Limits::reply_bytes(1, 1, 0).saturating_add(spec.row_bytes()).saturating_add(text_bytes);
+    let vector_bytes = spec.row_bytes() + if with_vectors { text_bytes(&spec, form) } else { 0 };
+    let each = Limits::reply_bytes(1, 1, 0).saturating_add(vector_bytes);
     let limit = limit.min(collection.page_points()).min(asked.limits.large_bytes / each).max(1);
     if !asked.memory.grow((limit * each) as u64) {
         return Err(Rejection::overloaded());
@@ -261,7 +260,8 @@ pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         Some(filter) => collection.scroll_matching(after.as_ref(), limit, filter),
     };
     let page = page.map_err(rejection)?;
-    let points = page.points.iter().map(|point| PointReply::of(point, spec.dtype, with_vectors));
+    let form = with_vectors.then_some(form);
+    let points = page.points.iter().map(|point| PointReply::of(point, spec.dtype, form));
     let next = page.next.as_ref().map(IdJson);
     ok(&ScrollReply { seq: page.seq, points: points.collect(), next, unindexed: texts(&page.unindexed) })
 }
@@ -275,104 +275,70 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     if !(1..=asked.served.max_k.min(LIMIT_MAX)).contains(&k) {
         return Err(Rejection::bad(format!("k is {k}; use 1 to {} (max_k)", asked.served.max_k)));
     }
-    reserve(asked, &query, &spec)?;
+    let count = query.vectors.len() / spec.row_bytes().max(1);
+    let results = count.saturating_mul(k);
+    let each = if query.with_vectors { spec.row_bytes() + text_bytes(&spec, query.form) } else { 0 };
+    // Ids are taken to be short.
+    let bytes = Limits::reply_bytes(count, k, 0).saturating_add(results.saturating_mul(each));
+    reserve(asked, bytes, "answers")?;
     let options = SearchOptions {
         k,
         recall: query.recall,
         filter: query.filter.clone(),
+        with_payload: query.with_payload,
         threads: asked.served.threads.max(1),
         ..SearchOptions::default()
     };
     let started = Instant::now();
     let found = collection.search_with(&query.vectors, &options).map_err(rejection)?;
     let latency_us = started.elapsed().as_micros() as u64;
-    let points = match query.with_vectors || query.with_payload {
-        true => points_of(asked, &collection, (&found, query.with_vectors, query.with_payload))?,
+    let payloads: usize =
+        found.hits.iter().flatten().filter_map(|hit| hit.payload.as_ref()).map(Vec::len).sum();
+    // As they were read, and as a part of the reply.
+    reserve(asked, 2 * payloads, "payloads")?;
+    let vectors = match query.with_vectors {
+        true => collection.vectors_of(&found).map_err(rejection)?,
         false => Vec::new(),
     };
-    let mut first = 0;
+    let vector = |bytes| Vector { bytes, dtype: spec.dtype, form: query.form };
+    let mut left = &vectors[..];
     let answers = found.hits.iter().map(|hits| {
-        let own = points.get(first..first + hits.len()).unwrap_or_default();
-        first += hits.len();
+        let (own, rest) = left.split_at(hits.len().min(left.len()));
+        left = rest;
+        let payloads = hits.iter().map(|hit| hit.payload.as_deref().map(PayloadJson));
         Results {
             ids: hits.iter().map(|hit| IdJson(&hit.id)).collect(),
             distances: hits.iter().map(|hit| hit.distance).collect(),
-            vectors: query.with_vectors.then(|| own.iter().map(|own| own.vector(spec.dtype)).collect()),
-            payloads: query.with_payload.then(|| own.iter().map(Kept::payload).collect()),
+            vectors: query.with_vectors.then(|| own.iter().map(|own| own.as_deref().map(vector)).collect()),
+            payloads: query.with_payload.then(|| payloads.collect()),
         }
     });
     let answers = answers.collect();
     ok(&QueryReply { seq: found.seq, latency_us, answers, unindexed: texts(&found.unindexed) })
 }
 
-/// Reserves memory for answers, whose ids are taken to be short.
-fn reserve(asked: &mut Asked<'_>, query: &Query, spec: &Spec) -> Result<(), Rejection> {
-    let count = query.vectors.len() / spec.row_bytes().max(1);
-    let each = if query.with_vectors { spec.dim * (COMPONENT_BYTES + spec.dtype.size()) } else { 0 };
-    let results = count.saturating_mul(query.k);
-    let bytes = Limits::reply_bytes(count, query.k, 0).saturating_add(results.saturating_mul(each));
+/// Bytes of a vector in a reply.
+fn text_bytes(spec: &Spec, form: VectorForm) -> usize {
+    match form {
+        VectorForm::Numbers => spec.dim * COMPONENT_BYTES,
+        VectorForm::Base64 => spec.row_bytes() * 4 / 3 + 4,
+    }
+}
+
+/// Reserves memory for a part of a reply.
+fn reserve(asked: &mut Asked<'_>, bytes: usize, what: &str) -> Result<(), Rejection> {
     if bytes > asked.limits.large_bytes {
-        return Err(Rejection::bad(format!(
-            "{count} queries with k = {} have answers of more than {} bytes; ask for less at a time, or start the \
-             server with a larger --http-memory",
-            query.k, asked.limits.large_bytes
-        )));
+        let most = asked.limits.large_bytes;
+        let error = format!(
+            "the {what} take more than {most} bytes; ask for less at a time, or start the server with a larger \
+             --http-memory"
+        );
+        return Err(Rejection::of(Code::ReplyTooLong, error));
     }
     match asked.memory.grow(bytes as u64) {
         true => Ok(()),
         false => Err(Rejection::overloaded()),
     }
-}
-
-/// What a reply has of a hit; nothing of a point that was deleted since the search.
-#[derive(Default)]
-struct Kept {
-    vector: Option<Vec<u8>>,
-    payload: Option<Vec<u8>>,
-}
-
-impl Kept {
-    fn vector(&self, dtype: DType) -> Option<Vector<'_>> {
-        self.vector.as_ref().map(|bytes| Vector { bytes, dtype })
-    }
-
-    fn payload(&self) -> Option<PayloadJson<'_>> {
-        self.payload.as_deref().map(PayloadJson)
-    }
-}
-
-/// Vectors and payloads of all hits, in their order. Memory of payloads is reserved while they are read.
-fn points_of(
-    asked: &mut Asked<'_>,
-    collection: &Collection,
-    (found, with_vectors, with_payload): (&Found, bool, bool),
-) -> Result<Vec<Kept>, Rejection> {
-    let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
-    let part = (PART_BYTES / collection.spec().row_bytes().max(1)).clamp(1, PAYLOADS_AT_ONCE);
-    let (mut all, mut payload_bytes) = (Vec::with_capacity(ids.len()), 0);
-    for ids in ids.chunks(part) {
-        for point in collection.get(ids).map_err(rejection)? {
-            let Some(point) = point else {
-                all.push(Kept::default());
-                continue;
-            };
-            let payload = point.payload.filter(|_| with_payload);
-            // As it is read, and as a part of the reply.
-            let bytes = 2 * payload.as_ref().map_or(0, Vec::len);
-            payload_bytes += bytes;
-            if payload_bytes > asked.limits.large_bytes {
-                return Err(Rejection::bad(format!(
-                    "the payloads of the results have more than {} bytes; ask for less at a time",
-                    asked.limits.large_bytes / 2
-                )));
-            }
-            if !asked.memory.grow(bytes as u64) {
-                return Err(Rejection::overloaded());
-            }
-            all.push(Kept { vector: with_vectors.then_some(point.vector), payload });
-        }
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use axum::routing::{MethodFilter, MethodRouter, get, on};
+use axum::routing::{MethodRouter, get, on};
 use axum::{Extension, Router};
 use serde::Serialize;
 use serde_json::json;
@@ -23,14 +23,20 @@ use tokio::sync::Semaphore;
 
 use crate::activity::{Activity, Phase};
 use crate::limits::{Limits, RequestMemory};
+use crate::problem::Code;
 use crate::routes::by_component;
 use crate::shared::{Rejection, ReservedBytes, Shared, is_octets, json_response, read_body, response};
 
 mod body;
+mod document;
 mod filters;
 mod handlers;
 mod ids;
+mod openapi;
+mod paths;
 mod replies;
+
+use paths::{OWN_PATHS, Operation, Route, routes};
 
 /// Longest wait for a thread that may block.
 const CALL_WAIT: Duration = Duration::from_secs(5);
@@ -75,45 +81,10 @@ type Answer = (StatusCode, Vec<u8>);
 /// Handles a request, and may block.
 type Handler = fn(&mut Asked<'_>) -> Result<Answer, Rejection>;
 
-/// A served path.
-struct Route {
-    method: &'static str,
-    filter: MethodFilter,
-    path: &'static str,
-    handler: Handler,
-}
-
-/// The served paths with their methods, but for health and status.
-fn routes() -> [Route; 17] {
-    let route = |(method, filter), path, handler| Route { method, filter, path, handler };
-    let (asked, put) = (("GET", MethodFilter::GET), ("PUT", MethodFilter::PUT));
-    let (post, delete) = (("POST", MethodFilter::POST), ("DELETE", MethodFilter::DELETE));
-    let patch = ("PATCH", MethodFilter::PATCH);
-    [
-        route(asked, "/v1/collections", handlers::list),
-        route(put, "/v1/collections/{collection}", handlers::create),
-        route(asked, "/v1/collections/{collection}", handlers::info),
-        route(patch, "/v1/collections/{collection}", handlers::change),
-        route(delete, "/v1/collections/{collection}", handlers::drop_collection),
-        route(put, "/v1/collections/{collection}/points", handlers::upsert),
-        route(asked, "/v1/collections/{collection}/points/{id}", handlers::point),
-        route(post, "/v1/collections/{collection}/delete", handlers::delete),
-        route(post, "/v1/collections/{collection}/query", handlers::query),
-        route(post, "/v1/collections/{collection}/scroll", handlers::scroll),
-        route(post, "/v1/collections/{collection}/count", handlers::count),
-        route(post, "/v1/collections/{collection}/compact", handlers::compact),
-        route(put, "/v1/collections/{collection}/schema", handlers::set_schema),
-        route(post, "/v1/collections/{collection}/payload/set", handlers::set_payload),
-        route(post, "/v1/collections/{collection}/payload/overwrite", handlers::overwrite_payload),
-        route(post, "/v1/collections/{collection}/payload/delete", handlers::delete_payload_keys),
-        route(post, "/v1/collections/{collection}/payload/clear", handlers::clear_payload),
-    ]
-}
-
 /// Returns the paths of a front of collections, each after its method.
 pub fn paths() -> Vec<String> {
     let own = routes().into_iter().map(|route| format!("{} {}", route.method, route.path));
-    own.chain(["GET /v1/health".into(), "GET /v1/status".into()]).collect()
+    own.chain(OWN_PATHS.iter().map(|(method, path, _)| format!("{method} {path}"))).collect()
 }
 
 pub(crate) fn router(shared: Arc<Shared>, served: ServedCollections) -> Router {
@@ -133,6 +104,7 @@ pub(crate) fn router(shared: Arc<Shared>, served: ServedCollections) -> Router {
     router
         .route("/v1/health", health)
         .route("/v1/status", get(status))
+        .route(openapi::PATH, get(openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(state)
@@ -164,8 +136,8 @@ async fn answer(
     let body = read_body(body, &state.shared.limits, &mut memory).await?;
     activity.begin(Phase::Answering);
     if !body.is_empty() && is_octets(&headers)? {
-        let error = "vectors of collections are sent as numbers; send application/json";
-        return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
+        let error = "vectors of collections are sent as numbers or in base64; send application/json";
+        return Err(Rejection::of(Code::WrongType, error));
     }
     let Path(parts) = path.map_err(|_| Rejection::bad("the path is no UTF-8; correct it"))?;
     if !memory.grow(READ_SHARE * body.len() as u64) {
@@ -206,6 +178,11 @@ async fn health() -> Response {
     json_response(StatusCode::OK, &json!({ "healthy": true }))
 }
 
+/// The OpenAPI document.
+async fn openapi() -> Response {
+    json_response(StatusCode::OK, &openapi::document())
+}
+
 /// Memory and counters. None of them waits for a change that is under way.
 async fn status(State(state): State<Arc<Collections>>) -> Response {
     let (shared, served) = (&state.shared, &state.served);
@@ -228,6 +205,12 @@ async fn status(State(state): State<Arc<Collections>>) -> Response {
             "failed_batches": rows.failed_batches,
         },
         "http": shared.counters(),
+        "limits": {
+            "body_bytes": shared.limits.body_bytes,
+            "reply_bytes": shared.limits.large_bytes,
+            "queries": shared.limits.queries,
+            "max_k": served.max_k,
+        },
     });
     json_response(StatusCode::OK, &body)
 }

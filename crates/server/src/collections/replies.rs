@@ -1,12 +1,16 @@
 //! Replies of collections.
 
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use half::f16;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use stratann_engine::DType;
-use stratann_node::collections::{Point, Spec};
+use stratann_node::collections::{Facts, JobFacts, MemoryLimits, Point, Spec};
 use stratann_params::IndexKind;
+use stratann_payload::Schema;
 
+use super::body::VectorForm;
 use super::ids::IdJson;
 
 /// A collection in a list.
@@ -31,6 +35,194 @@ impl<'a> Described<'a> {
     }
 }
 
+/// All collections. One that is damaged has `name` and `error` alone.
+#[derive(Serialize)]
+pub(super) struct ListReply<'a> {
+    pub(super) collections: Vec<Listed<'a>>,
+    /// Why nothing is written; null where all is whole.
+    pub(super) read_only: Option<&'a str>,
+}
+
+/// A collection, or why it cannot be used.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Listed<'a> {
+    Whole(Described<'a>),
+    Damaged { name: &'a str, error: &'a str },
+}
+
+/// A segment of a collection.
+#[derive(Serialize)]
+struct SegmentReply {
+    number: u64,
+    kind: &'static str,
+    rows: u64,
+    dead: u64,
+    bytes: u64,
+}
+
+/// How far a job is.
+#[derive(Serialize)]
+struct ProgressReply<'a> {
+    kind: &'static str,
+    stage: &'a str,
+    done: u64,
+    total: u64,
+    unit: &'a str,
+    elapsed_ms: u64,
+}
+
+impl<'a> ProgressReply<'a> {
+    fn of(own: &'a JobFacts) -> ProgressReply<'a> {
+        let JobFacts { kind, stage, done, total, unit, elapsed_ms } = own;
+        ProgressReply { kind, stage, done: *done, total: *total, unit, elapsed_ms: *elapsed_ms }
+    }
+}
+
+/// What a collection is made of.
+#[derive(Serialize)]
+pub(super) struct InfoReply<'a> {
+    name: &'a str,
+    dim: usize,
+    metric: &'static str,
+    dtype: &'static str,
+    kind: &'static str,
+    points: u64,
+    seq: u64,
+    delta_points: u64,
+    delta_bytes: u64,
+    segments: Vec<SegmentReply>,
+    trouble: Option<&'a str>,
+    trouble_code: Option<&'static str>,
+    jobs: &'a [&'static str],
+    progress: Vec<ProgressReply<'a>>,
+    schema: &'a Schema,
+    memory_bytes: u64,
+    memory_quota_bytes: Option<u64>,
+    memory_minimum_bytes: u64,
+}
+
+impl<'a> InfoReply<'a> {
+    pub(super) fn of(name: &'a str, spec: &Spec, facts: &'a Facts, schema: &'a Schema) -> InfoReply<'a> {
+        let Described { dim, metric, dtype, kind, .. } = Described::of(name, spec);
+        let segments = facts.segments.iter().map(|own| SegmentReply {
+            number: own.number,
+            kind: own.kind.name(),
+            rows: own.rows,
+            dead: own.dead,
+            bytes: own.bytes,
+        });
+        InfoReply {
+            name,
+            dim,
+            metric,
+            dtype,
+            kind,
+            points: facts.points,
+            seq: facts.seq,
+            delta_points: facts.delta_points,
+            delta_bytes: facts.delta_bytes,
+            segments: segments.collect(),
+            trouble: facts.trouble.as_ref().map(|e| &*e.message),
+            trouble_code: facts.trouble.as_ref().map(|e| e.kind.code()),
+            jobs: &facts.jobs,
+            progress: facts.progress.iter().map(ProgressReply::of).collect(),
+            schema,
+            memory_bytes: facts.memory_bytes,
+            memory_quota_bytes: facts.limits.quota_bytes,
+            memory_minimum_bytes: facts.limits.minimum_bytes,
+        }
+    }
+}
+
+/// Limits of the memory of a collection.
+#[derive(Serialize)]
+pub(super) struct LimitsReply<'a> {
+    name: &'a str,
+    memory_quota_bytes: Option<u64>,
+    memory_minimum_bytes: u64,
+}
+
+impl<'a> LimitsReply<'a> {
+    pub(super) fn of(name: &'a str, limits: &MemoryLimits) -> LimitsReply<'a> {
+        let MemoryLimits { quota_bytes, minimum_bytes } = *limits;
+        LimitsReply { name, memory_quota_bytes: quota_bytes, memory_minimum_bytes: minimum_bytes }
+    }
+}
+
+/// A collection whose compaction was asked for.
+#[derive(Serialize)]
+pub(super) struct NameReply<'a> {
+    pub(super) name: &'a str,
+}
+
+/// A collection that is dropped.
+#[derive(Serialize)]
+pub(super) struct DroppedReply<'a> {
+    pub(super) name: &'a str,
+    pub(super) rows: u64,
+    pub(super) unfinished: Option<String>,
+}
+
+/// Points that are written.
+#[derive(Serialize)]
+pub(super) struct UpsertReply {
+    pub(super) seq: u64,
+    pub(super) new: u64,
+    pub(super) replaced: u64,
+    pub(super) repeated: u64,
+}
+
+/// Points that are deleted.
+#[derive(Serialize)]
+pub(super) struct DeleteReply {
+    pub(super) seq: u64,
+    pub(super) deleted: u64,
+    pub(super) unknown: u64,
+    pub(super) changed: u64,
+    pub(super) changes: u64,
+    pub(super) unindexed: Vec<String>,
+}
+
+/// A number of points.
+#[derive(Serialize)]
+pub(super) struct CountReply {
+    pub(super) seq: u64,
+    pub(super) count: u64,
+    pub(super) unindexed: Vec<String>,
+}
+
+/// Fields of payloads that are indexed.
+#[derive(Serialize)]
+pub(super) struct SchemaReply<'a> {
+    pub(super) name: &'a str,
+    pub(super) schema: &'a Schema,
+}
+
+/// Payloads that are changed.
+#[derive(Serialize)]
+pub(super) struct PayloadReply {
+    pub(super) seq: u64,
+    pub(super) changed: u64,
+    pub(super) unchanged: u64,
+    pub(super) unknown: u64,
+    pub(super) changes: u64,
+}
+
+/// What was compared.
+#[derive(Serialize)]
+pub(super) struct VerifyReply<'a> {
+    pub(super) name: &'a str,
+    pub(super) seq: u64,
+    pub(super) points: u64,
+}
+
+/// Points by their ids; null where there is none.
+#[derive(Serialize)]
+pub(super) struct GetReply<'a> {
+    pub(super) points: Vec<Option<PointReply<'a>>>,
+}
+
 /// A point.
 #[derive(Serialize)]
 pub(super) struct PointReply<'a> {
@@ -43,8 +235,9 @@ pub(super) struct PointReply<'a> {
 }
 
 impl<'a> PointReply<'a> {
-    pub(super) fn of(point: &'a Point, dtype: DType, with_vector: bool) -> PointReply<'a> {
-        let vector = with_vector.then_some(Vector { bytes: &point.vector, dtype });
+    /// The point with its vector, or without.
+    pub(super) fn of(point: &'a Point, dtype: DType, vector: Option<VectorForm>) -> PointReply<'a> {
+        let vector = vector.map(|form| Vector { bytes: &point.vector, dtype, form });
         let payload = point.payload.as_deref().map(PayloadJson);
         PointReply { id: IdJson(&point.id), seq: point.seq, vector, payload }
     }
@@ -58,7 +251,6 @@ pub(super) struct ScrollReply<'a> {
     /// The id behind which the next page begins; null at the end.
     pub(super) next: Option<IdJson<'a>>,
     /// Conditions of the filter for which payloads were read.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unindexed: Vec<String>,
 }
 
@@ -69,7 +261,6 @@ pub(super) struct QueryReply<'a> {
     pub(super) latency_us: u64,
     pub(super) answers: Vec<Results<'a>>,
     /// Conditions of the filter for which payloads were read.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unindexed: Vec<String>,
 }
 
@@ -78,10 +269,10 @@ pub(super) struct QueryReply<'a> {
 pub(super) struct Results<'a> {
     pub(super) ids: Vec<IdJson<'a>>,
     pub(super) distances: Vec<f32>,
-    /// Null for a point that was deleted since the search.
+    /// Null for a point that was changed or deleted since the search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vectors: Option<Vec<Option<Vector<'a>>>>,
-    /// Null for a point without one, or that was deleted since the search.
+    /// As the search saw them; null for a point without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) payloads: Option<Vec<Option<PayloadJson<'a>>>>,
 }
@@ -96,14 +287,18 @@ impl Serialize for PayloadJson<'_> {
     }
 }
 
-/// Components of a vector, as numbers.
+/// Components of a vector.
 pub(super) struct Vector<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) dtype: DType,
+    pub(super) form: VectorForm,
 }
 
 impl Serialize for Vector<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.form == VectorForm::Base64 {
+            return serializer.collect_str(&Base64Display::new(self.bytes, &BASE64));
+        }
         match self.dtype {
             DType::F32 => {
                 serializer.collect_seq(self.bytes.as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)))

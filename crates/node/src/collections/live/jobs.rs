@@ -3,11 +3,11 @@
 //! Checkpoints do not wait for merges, which take long. Where there is no job, idle collections are closed.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stratann_storage::budget::{yield_cores, yield_cores_most};
 use stratann_storage::{ErrorKind, Progress};
@@ -71,6 +71,42 @@ impl Job {
     }
 }
 
+/// How far a job in the background is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    /// Kind of the job: `checkpoint`, `merge`.
+    pub kind: &'static str,
+    /// What it does now. A job has several stages.
+    pub stage: String,
+    /// Units of the stage that are done.
+    pub done: u64,
+    /// Units of the stage; 0 where that is not known.
+    pub total: u64,
+    /// What is counted, such as `rows`.
+    pub unit: String,
+    /// Time since the stage began, milliseconds.
+    pub elapsed_ms: u64,
+}
+
+/// Stage of a job.
+#[derive(Default)]
+pub(crate) struct StageOfJob {
+    now: Mutex<Option<(String, u64, String, Instant)>>,
+    done: AtomicU64,
+}
+
+impl StageOfJob {
+    fn lock(&self) -> MutexGuard<'_, Option<(String, u64, String, Instant)>> {
+        self.now.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn facts(&self, kind: &'static str) -> Option<JobFacts> {
+        let (stage, total, unit, since) = self.lock().clone()?;
+        let elapsed_ms = since.elapsed().as_millis() as u64;
+        Some(JobFacts { kind, stage, done: self.done.load(Ordering::Relaxed), total, unit, elapsed_ms })
+    }
+}
+
 /// The threads, and what they are asked.
 #[derive(Default)]
 pub(crate) struct Jobs {
@@ -130,8 +166,8 @@ impl Jobs {
     }
 
     /// Interrupts jobs when they are stopped, or the collection is dropped.
-    pub(crate) fn stopping<'a>(&self, slot: &'a Slot, paced: Paced<'a>) -> Stopping<'a> {
-        Stopping { is_stopped: self.is_stopped.clone(), slot, paced }
+    pub(crate) fn stopping<'a>(&self, slot: &'a Slot, job: Job, paced: Paced<'a>) -> Stopping<'a> {
+        Stopping { is_stopped: self.is_stopped.clone(), slot, job, paced }
     }
 }
 
@@ -154,7 +190,7 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
         };
         slot.is_at_work[job as usize].store(true, Ordering::Release);
         slot.is_asked[job as usize].store(false, Ordering::Release);
-        let progress = shared.jobs.stopping(&slot, shared.pace.begin());
+        let progress = shared.jobs.stopping(&slot, job, shared.pace.begin());
         let done = match job {
             Job::Checkpoint => slot.checkpoint_due(&shared, &progress),
             Job::Merge if slot.is_to_compact.swap(false, Ordering::AcqRel) => {
@@ -165,6 +201,7 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
         let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
         let trouble = done.err().filter(|e| !is_interrupted(e));
         slot.trouble.lock().unwrap_or_else(|e| e.into_inner())[job as usize] = trouble;
+        *slot.stages[job as usize].lock() = None;
         slot.is_at_work[job as usize].store(false, Ordering::Release);
     }
 }
@@ -179,6 +216,11 @@ impl Slot {
                 || is_set(&self.is_at_work)
                 || matches!(self.running[*job as usize].try_lock(), Err(TryLockError::WouldBlock))
         })
+    }
+
+    /// How far the jobs are that run in the background.
+    pub(crate) fn progress(&self) -> Vec<JobFacts> {
+        Job::ALL.into_iter().filter_map(|job| self.stages[job as usize].facts(job.name())).collect()
     }
 
     /// Has one segment made of all points by the thread of merges.
@@ -202,18 +244,53 @@ impl Slot {
 pub(crate) struct Stopping<'a> {
     is_stopped: Arc<AtomicBool>,
     slot: &'a Slot,
+    job: Job,
     paced: Paced<'a>,
 }
 
 impl Progress for Stopping<'_> {
-    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn stage(&self, name: &str, total: u64, unit: &str) {
+        let stage = &self.slot.stages[self.job as usize];
+        let mut now = stage.lock();
+        stage.done.store(0, Ordering::Relaxed);
+        *now = Some((name.into(), total, unit.into(), Instant::now()));
+    }
 
-    fn advance(&self, _: u64) {}
+    fn advance(&self, count: u64) {
+        self.slot.stages[self.job as usize].done.fetch_add(count, Ordering::Relaxed);
+    }
 
     fn note(&self, _: &str) {}
 
     fn interrupted(&self) -> bool {
         self.paced.rest();
         self.is_stopped.load(Ordering::Acquire) || self.slot.check_dropped().is_err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stratann_kernel::{DType, Metric};
+
+    use super::*;
+    use crate::collections::live::pace::Pace;
+    use crate::collections::spec::Spec;
+
+    #[test]
+    fn a_job_says_how_far_its_stage_is() {
+        let spec = Spec { dim: 2, dtype: DType::F32, metric: Metric::L2, kind: None };
+        let (slot, jobs, pace) = (Slot::new(1, "c", spec), Jobs::default(), Pace::default());
+        assert_eq!(slot.progress(), []);
+        let progress = jobs.stopping(&slot, Job::Merge, pace.begin());
+        progress.stage("first", 5, "blocks");
+        progress.advance(5);
+        progress.stage("second", 10, "rows");
+        progress.advance(3);
+        progress.advance(4);
+        let [now] = &slot.progress()[..] else { panic!("one job") };
+        assert_eq!(
+            (now.kind, &*now.stage, now.done, now.total, &*now.unit),
+            ("merge", "second", 7, 10, "rows")
+        );
     }
 }

@@ -9,5 +9,6 @@ mod schema;
 mod sequencer;
 mod slot;
 
+pub use jobs::JobFacts;
 pub(super) use jobs::{Job, Jobs};
 pub(super) use slot::{Live, Shared, Slot};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 
-use super::jobs::{Job, Jobs};
+use super::jobs::{Job, Jobs, StageOfJob};
 use super::pace::Pace;
 use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
@@ -161,6 +161,8 @@ pub(crate) struct Slot {
     pub(crate) is_asked: [AtomicBool; Job::KINDS],
     /// Whether the thread of the kind works for it.
     pub(crate) is_at_work: [AtomicBool; Job::KINDS],
+    /// Stage of the job of its kind, while the thread of the kind works for it.
+    pub(crate) stages: [StageOfJob; Job::KINDS],
     /// Whether the next merge makes one segment of all points.
     pub(crate) is_to_compact: AtomicBool,
     /// Indexes that checkpoints and merges built, and segments whose payloads alone were written again.
@@ -191,6 +193,7 @@ impl Slot {
             is_asked: Default::default(),
             is_at_work: Default::default(),
             is_to_compact: false.into(),
+            stages: Default::default(),
             trouble: Mutex::default(),
         }
     }
