@@ -67,7 +67,9 @@ pub struct Args {
     /// on stderr.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
-    /// Print the first results of so many queries; 0 for none. With --data, --json has all results of these
+    /// Print the first results of so many queries; 0 for none
+    ///
+    /// With --data, --json has all results of these.
     #[arg(long, value_name = "N", default_value_t = 3)]
     show: usize,
     /// Replace an existing RESULT
