@@ -33,7 +33,7 @@ impl Shop {
         match row % 10 {
             9 => Value::Null,
             _ => {
-                value!({ "price": row, "brand": (if row % 2 == 0 { "x" } else { "y" }), "title": format!("thing {row}"), "tags": [row % 3, null] })
+                value!({ "price": row, "brand": (if row.is_multiple_of(2) { "x" } else { "y" }), "title": format!("thing {row}"), "tags": [row % 3, null] })
             }
         }
     }

@@ -63,8 +63,8 @@ pub struct Args {
     /// .ibin: u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks layout). .i64bin: the same with i64 ids.
     /// .npy: u64 ids of shape (queries, k); distances are in a second file, NAME.distances.npy. .jsonl: an object for
     /// each query. .csv: a line for each result. Without a suffix: as .ibin. Missing results have the largest id
-    /// (-1 in .i64bin) and distance infinity; text has no line for them. -: lines as of .jsonl on stdout, and the report
-    /// on stderr.
+    /// (-1 in .i64bin) and distance infinity; text has no line for them. -: lines as of .jsonl on stdout, and the
+    /// report on stderr.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
     /// Print the first results of so many queries; 0 for none

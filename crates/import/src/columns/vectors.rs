@@ -51,7 +51,7 @@ impl<'a> Lists<'a> {
         }
         let own = column.as_fixed_size_list_opt()?;
         let range = move |row: usize| {
-            let first = own.value_offset_at(row) as usize;
+            let first = own.value_offset_at(row);
             first..first + own.value_length() as usize
         };
         Some(Lists { numbers: own.values(), range: Box::new(range) })

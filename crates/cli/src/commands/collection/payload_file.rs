@@ -24,8 +24,7 @@ impl PayloadFile {
     pub(super) fn open(path: &Path, rows: usize) -> Result<PayloadFile> {
         let mut lines = Lines::open(path, BYTES_MAX)?;
         let mut lengths = Vec::new();
-        loop {
-            let Some(line) = lines.next_line()? else { break };
+        while let Some(line) = lines.next_line()? {
             let bytes = line.len() as u32;
             let checked = if is_null(line) { Ok(()) } else { Payload::parse(line).map(drop) };
             checked.map_err(|e| lines.wrong(&e.message))?;
