@@ -470,7 +470,9 @@ fn payloads_are_written_again_in_the_background_and_indexes_stay() {
         check(&node.collection("points").unwrap());
         node.verify("points").unwrap();
     }
+}
 
+#[test]
 fn vectors_of_results_are_never_newer_than_the_search() {
     let place = tempfile::tempdir().unwrap();
     let node = open(place.path()).unwrap();

@@ -1,5 +1,6 @@
 //! A collection, as its users have it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -138,6 +139,11 @@ impl Collection {
     /// Shape of its vectors.
     pub fn spec(&self) -> Spec {
         self.slot.spec
+    }
+
+    /// Folder of its segments, which goes when it is dropped. It may not be there yet.
+    pub fn folder(&self) -> PathBuf {
+        self.shared.folder_of(self.slot.id)
     }
 
     /// Writes points, each in place of an earlier one of its id: all or none. `vectors` has `dim` components for each
