@@ -149,9 +149,14 @@ impl Ids {
 
     /// Rows of each batch, when a row has so many bytes beside its id.
     pub(crate) fn batches(&self, row_bytes: usize) -> Vec<Range<usize>> {
+        self.batches_of(|_| row_bytes)
+    }
+
+    /// Rows of each batch, with the bytes of each row beside its id.
+    pub(crate) fn batches_of(&self, row_bytes: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
         let (mut batches, mut first, mut bytes) = (Vec::new(), 0, 0);
         for row in 0..self.len() {
-            let own = POINT_BYTES + row_bytes + 2 * self.id_bytes(row);
+            let own = POINT_BYTES + row_bytes(row) + 2 * self.id_bytes(row);
             if row > first && bytes + own > BATCH_BYTES {
                 batches.push(first..row);
                 (first, bytes) = (row, 0);

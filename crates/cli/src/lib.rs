@@ -17,6 +17,8 @@ pub mod options;
 pub mod output;
 mod parameters;
 mod plans;
+mod point_filter;
+mod points;
 pub mod program;
 pub mod progress;
 pub mod queries;

@@ -38,12 +38,7 @@ impl Deref for Named<'_> {
 impl Output {
     /// Prints the result: the document under `--json`, else the text.
     pub fn result<T: Serialize>(self, document: &T, text: impl FnOnce() -> String) -> Result<()> {
-        if !self.json {
-            return print(&text());
-        }
-        let document = serde_json::to_string_pretty(document)
-            .map_err(|e| Error::bad_input(format!("writing JSON: {e}")))?;
-        print(&(escaped(&document) + "\n"))
+        if self.json { print_json(document) } else { print(&text()) }
     }
 
     /// Prints a note to stderr.
@@ -68,6 +63,36 @@ impl Output {
             let _ = print(&escaped(&format!("{document:#}\n")));
         }
     }
+}
+
+/// Prints a document on stdout.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn print_json<T: Serialize>(document: &T) -> Result<()> {
+    let document = serde_json::to_string_pretty(document).map_err(|e| unwritable(&e))?;
+    print(&(escaped(&document) + "\n"))
+}
+
+/// Prints a line of JSON on stdout.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn json_line<T: Serialize>(value: &T) -> Result<()> {
+    let line = serde_json::to_string(value).map_err(|e| unwritable(&e))?;
+    print(&(escaped(&line) + "\n"))
+}
+
+/// Prints JSON on stdout, so that it is read back as it is.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn print_escaped(json: &str) -> Result<()> {
+    print(&escaped(json))
+}
+
+fn unwritable(e: &serde_json::Error) -> Error {
+    Error::bad_input(format!("writing JSON: {e}"))
 }
 
 /// Escapes in JSON what [`print`] would replace. JSON itself escapes the lower control characters alone.

@@ -284,7 +284,7 @@ fn searches_of_collections_refuse_what_they_do_not_have() {
     for (args, why) in [
         (place.search(&["--search-list", "9"]), "--search-list cannot be used with --data"),
         (place.search(&["--cache-budget", "0"]), "--cache-budget cannot be used with --data"),
-        (place.search(&["--only", arg(&ids)]), "no filters yet"),
+        (place.search(&["--only", arg(&ids)]), "are filtered by --filter and --where"),
         (place.search(&["--partial"]), "--partial"),
         (place.search(&["--connect", "127.0.0.1:9"]), "--connect"),
         (place.search(&["--recall", "1.5"]), "--recall is 1.5"),

@@ -209,6 +209,11 @@ fn man_pages_follow_from_the_help() {
         ("collection", "limit"),
         ("collection", "upsert"),
         ("collection", "delete"),
+        ("collection", "get"),
+        ("collection", "scroll"),
+        ("collection", "schema"),
+        ("collection", "import"),
+        ("collection", "export"),
     ] {
         let name = format!("stratann-{command}-{inner}");
         follow(&format!("docs/man/{name}.1"), &page(&name, &text_of(&[command, inner, "--help-all"])));

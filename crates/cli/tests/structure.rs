@@ -164,13 +164,15 @@ const NODE_ROOMS: [&str; 46] = [
 ];
 
 /// The rooms of the command line: what commands share, then one room for each command.
-const CLI_ROOMS: [&str; 35] = [
+const CLI_ROOMS: [&str; 37] = [
     "output",
     "parameters",
     "plans",
     "progress",
     "queries",
     "filter",
+    "point_filter",
+    "points",
     "truth",
     "help",
     "unknown",
@@ -576,13 +578,14 @@ fn baselines_stay_behind_the_feature_of_the_laboratory() {
 }
 
 /// The heading of the map that has the rooms of a crate.
-const MAPS: [(&str, &str); 11] = [
+const MAPS: [(&str, &str); 12] = [
     ("kernel", "kernel"),
     ("params", "params"),
     ("core", "core"),
     ("storage", "storage"),
     ("engine", "engine"),
     ("cli", "cli"),
+    ("import", "import"),
     ("gpu", "gpu, sim, capacity, server, cluster"),
     ("sim", "gpu, sim, capacity, server, cluster"),
     ("capacity", "gpu, sim, capacity, server, cluster"),

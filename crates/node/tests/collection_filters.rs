@@ -230,6 +230,10 @@ fn every_kind_of_index_returns_what_matches() {
             let filter = where_of(text);
             let counted = points.count_matching(&filter).unwrap();
             assert_eq!((counted.points, counted.unindexed.len()), (expected.len() as u64, 0), "{text}");
+            let about = points.estimate_matching(&filter).unwrap();
+            // Indexes decide all but the rows in memory and those of newer payloads.
+            assert!((about.least..=about.most).contains(&counted.points), "{text}: {about:?}");
+            assert!(about.points.abs_diff(counted.points) <= 120 && about.payloads <= 256, "{about:?}");
             let all = points.scroll_matching(None, 16_000, &filter).unwrap().points;
             let (mut exact, mut found, mut wanted) = (stratann_kernel::distance::Exact::default(), 0, 0);
             for seed in 0..20 {
@@ -352,4 +356,34 @@ fn a_new_schema_reaches_a_segment_that_is_alone() {
     points.set_schema(&Schema::new()).unwrap();
     points.compact(&Quiet).unwrap();
     assert_eq!(points.count_matching(&where_of("n < 10")).unwrap().unindexed.len(), 1);
+}
+
+#[test]
+fn a_count_is_estimated_from_a_sample_where_no_index_decides() {
+    let place = tempfile::tempdir().unwrap();
+    let node = open(place.path()).unwrap();
+    let points = node.create_collection("points", SMALL).unwrap();
+    let ids: Vec<_> = (0..4000).map(number).collect();
+    let json: Vec<String> = (0..4000u64).map(|n| format!(r#"{{"n":{n},"fifth":{}}}"#, n % 5 == 0)).collect();
+    let payloads: Vec<_> = json.iter().map(|json| Some(json.as_bytes())).collect();
+    let vectors: Vec<u8> = (0..4000).flat_map(filled).collect();
+    points.upsert_points(&ids[..3000], &vectors[..3000 * 16], &payloads[..3000]).unwrap();
+    points.checkpoint(&Quiet).unwrap();
+    points.upsert_points(&ids[3000..], &vectors[3000 * 16..], &payloads[3000..]).unwrap();
+    points.delete(&ids[..100]).unwrap();
+    points.set_payload(Chosen::Ids(&ids[100..700]), br#"{"fifth":true}"#, None).unwrap();
+    let filter = where_of("fifth = true");
+    let about = points.estimate_matching(&filter).unwrap();
+    let exact = points.count_matching(&filter).unwrap();
+    assert_eq!(exact.points, 600 + 460 + 200);
+    assert!(about.points.abs_diff(exact.points) <= 130, "{about:?}");
+    assert!(about.least <= exact.points && exact.points <= about.most && about.least < about.most);
+    // Of the files, of newer payloads and of memory.
+    assert!((500..=768).contains(&about.payloads), "{about:?}");
+    assert_eq!((about.unindexed, about.seq), (exact.unindexed, exact.seq));
+    let named = Filter::from_json(br#"{"must":[{"has_id":[150,160,99,3500,2000]}]}"#).unwrap();
+    let named = Arc::new(named.compile());
+    let (about, exact) = (points.estimate_matching(&named).unwrap(), points.count_matching(&named).unwrap());
+    assert_eq!(exact.points, 4);
+    assert!(about.least <= 4 && about.most >= 4, "{about:?}");
 }

@@ -5,9 +5,13 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::points::{SMALL, filled, number, open};
-use stratann_node::collections::{Chosen, Collection, Condition, Kind, Node, SearchOptions};
+use common::points::{SMALL, filled, number, open, options};
+use stratann_kernel::{DType, Metric};
+use stratann_node::collections::{
+    Chosen, Collection, Condition, Kind, Node, Options, SearchOptions, SegmentOptions, Spec,
+};
 use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key, RowKind};
+use stratann_params::IndexKind as VectorIndex;
 use stratann_payload::{Filter, IndexKind, Path as Field, Predicate, Schema};
 use stratann_storage::{ErrorKind, Progress, Quiet};
 
@@ -167,9 +171,27 @@ fn changed_payloads_make_no_segment_until_they_are_merged() {
     assert_eq!(overlay_rows(place.path()), 1001);
     let node = open(place.path()).unwrap();
     let points = node.collection("points").unwrap();
+    // One vector was written, so all of them are.
     points.compact(&Quiet).unwrap();
     assert_ne!(points.facts().unwrap().segments, before.0);
     check(&points);
+    // Now payloads alone have changed.
+    points.set_payload(Chosen::Matching(&where_of("n = -1")), br#"{"m":5}"#, None).unwrap();
+    points
+        .set_payload(Chosen::Matching(&where_of("m = 5 and text = 'point 8'")), br#"{"m":6}"#, None)
+        .unwrap();
+    points.delete(&[number(9998)]).unwrap();
+    fill(&points, 9998..9999);
+    points.checkpoint(&Quiet).unwrap();
+    points.compact(&Quiet).unwrap();
+    points.set_payload(Chosen::Ids(&[number(9)]), br#"{"m":7}"#, None).unwrap();
+    let built = points.facts().unwrap();
+    points.compact(&Quiet).unwrap();
+    let folded = points.facts().unwrap();
+    assert_eq!((folded.indexes_built, folded.payloads_folded), (built.indexes_built, 1));
+    assert_eq!((folded.segments.len(), folded.segments[0].rows), (1, 10_000));
+    assert_eq!((count(&points, "m = 5"), count(&points, "m = 6"), count(&points, "m = 7")), (998, 1, 1));
+    assert_eq!(points.get(&[number(7)]).unwrap()[0].as_ref().unwrap().vector, filled(7));
     let hits = points.search_with(
         &filled(500),
         &SearchOptions { filter: Some(where_of("n = -1")), recall: 1.0, ..SearchOptions::default() },
@@ -393,6 +415,61 @@ fn payloads_that_change_while_a_segment_is_made_are_those_of_the_segment() {
     node.verify("points").unwrap();
     drop((points, node));
     assert_eq!(overlay_rows(place.path()), 0);
+}
+
+#[test]
+fn payloads_are_written_again_in_the_background_and_indexes_stay() {
+    for (kind, dtype) in [(VectorIndex::DiskGraph, DType::U8), (VectorIndex::GridIvf, DType::F32)] {
+        let place = tempfile::tempdir().unwrap();
+        let segments = SegmentOptions { in_background: true, ..options().segments };
+        let background = Options { segments, ..options() };
+        let node = Node::open(place.path(), &background, &Quiet).unwrap();
+        let spec = Spec { dim: 8, metric: Metric::L2, dtype, kind: Some(kind) };
+        let points = node.create_collection("points", spec).unwrap();
+        let vector = |id: u64| -> Vec<u8> {
+            let own = (0..8).map(|at| (id.wrapping_mul(2 * at + 3) >> at) as u8);
+            match dtype {
+                DType::U8 => own.collect(),
+                _ => own.flat_map(|x| f32::from(x).to_le_bytes()).collect(),
+            }
+        };
+        for first in (0..4400).step_by(400) {
+            let ids: Vec<_> = (first..first + 400).map(number).collect();
+            let json: Vec<String> = (first..first + 400).map(|id| format!(r#"{{"n":{id}}}"#)).collect();
+            let payloads: Vec<_> = json.iter().map(|json| Some(json.as_bytes())).collect();
+            let vectors: Vec<u8> = (first..first + 400).flat_map(vector).collect();
+            points.upsert_points(&ids, &vectors, &payloads).unwrap();
+        }
+        points.compact(&Quiet).unwrap();
+        points.delete(&[number(4000)]).unwrap();
+        let before = (points.facts().unwrap(), points.search(&vector(77), 10).unwrap());
+        assert_eq!((before.0.segments[0].kind, before.0.segments.len()), (kind, 1));
+        // One in twenty is not enough.
+        points.set_payload(Chosen::Matching(&where_of("n < 220")), br#"{"m":1}"#, None).unwrap();
+        points.set_payload(Chosen::Matching(&where_of("n < 500")), br#"{"m":2}"#, None).unwrap();
+        let begin = std::time::Instant::now();
+        while points.facts().unwrap().payloads_folded == 0 {
+            assert!(begin.elapsed().as_secs() < 60, "{:?}", points.facts().unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        points.compact(&Quiet).unwrap();
+        let check = |points: &Collection| {
+            let found = (count(points, "m = 2"), count(points, "m = 1"), points.count().unwrap());
+            assert_eq!(found, (500, 0, 4399), "{kind:?}");
+            assert_eq!(points.search(&vector(77), 10).unwrap().hits, before.1.hits);
+            assert_eq!(points.get(&[number(300)]).unwrap()[0].as_ref().unwrap().vector, vector(300));
+        };
+        check(&points);
+        let after = points.facts().unwrap();
+        // A deleted point makes a compaction build an index, a changed payload does not.
+        assert_eq!(after.indexes_built, before.0.indexes_built + 1);
+        node.verify("points").unwrap();
+        drop((points, node));
+        assert_eq!(overlay_rows(place.path()), 0);
+        let node = open(place.path()).unwrap();
+        check(&node.collection("points").unwrap());
+        node.verify("points").unwrap();
+    }
 }
 
 #[test]

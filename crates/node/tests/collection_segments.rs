@@ -105,6 +105,36 @@ fn segments_of_every_kind_keep_vectors_and_recall() {
     }
 }
 
+/// The recall curves of the only segment.
+fn curves(folder: &Path) -> serde_json::Value {
+    let files = files_of_segments(folder).into_iter();
+    let mut manifests = files.filter(|file| file.to_string_lossy().contains("manifest"));
+    let (path, others) = (manifests.next().unwrap(), manifests.count());
+    assert_eq!(others, 0);
+    let manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    manifest["curves"].clone()
+}
+
+#[test]
+fn a_merged_segment_has_the_recall_curves_of_the_largest_until_it_is_half_as_large_again() {
+    let place = place();
+    let node = open(place.path()).unwrap();
+    let spec = Spec { dim: 8, metric: Metric::L2, dtype: DType::U8, kind: Some(IndexKind::DiskGraph) };
+    let points = node.create_collection("points", spec).unwrap();
+    let mut all = Vec::new();
+    for ids in [0..5000, 5000..6000, 6000..7400, 7400..7700] {
+        fill(&points, ids);
+        points.compact(&Quiet).unwrap();
+        assert_eq!(points.facts().unwrap().segments.len(), 1);
+        all.push(curves(place.path()));
+        assert!(recall(&points, 0.9) >= 0.88);
+    }
+    assert!(!all[0].as_array().unwrap().is_empty());
+    assert_eq!(all[0], all[1]);
+    assert_eq!(all[1], all[2]);
+    assert_ne!(all[2], all[3], "it has more than 7,500 rows");
+}
+
 #[test]
 fn the_background_keeps_segments_few_while_points_change() {
     let place = place();

@@ -18,7 +18,13 @@ use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 
 mod changes;
+mod cursor;
+mod export;
+mod import;
 mod limits;
+mod payload_file;
+mod points;
+mod schema;
 
 /// Create, fill, examine and drop the collections of a data folder
 ///
@@ -40,6 +46,12 @@ enum Command {
     Drop(Drop),
     Upsert(changes::Upsert),
     Delete(changes::Delete),
+    Get(points::Get),
+    Scroll(points::Scroll),
+    Count(points::Count),
+    Schema(schema::SchemaArgs),
+    Import(import::Import),
+    Export(export::Export),
     Verify(Verify),
     Compact(Compact),
 }
@@ -232,6 +244,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Command::Drop(args) => drop_collection(args, output),
         Command::Upsert(args) => changes::upsert(args, output),
         Command::Delete(args) => changes::delete(args, output),
+        Command::Get(args) => points::get(args, output),
+        Command::Scroll(args) => points::scroll(args, output),
+        Command::Count(args) => points::count_points(args, output),
+        Command::Schema(args) => schema::schema(args, output),
+        Command::Import(args) => import::import(args, output),
+        Command::Export(args) => export::export(args, output),
         Command::Verify(args) => verify(args, output),
         Command::Compact(args) => compact(args, output),
     }

@@ -7,6 +7,7 @@ use crate::filter::{FiltersReport, QueryFilterArgs};
 use crate::options::{self, Target};
 use crate::output::{Named, Output, eprint_line};
 use crate::parameters::{Parameters, Rows};
+use crate::point_filter::PointFilterArgs;
 use crate::progress::ProgressPrinter;
 use serde::Serialize;
 use serde::ser::SerializeMap;
@@ -27,6 +28,7 @@ use stratann_params::{Given, IndexKind, Place, Stage};
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Progress, Result};
 
+mod answer;
 mod collection;
 mod local;
 mod result_file;
@@ -36,7 +38,7 @@ mod text;
 mod together;
 
 pub(crate) use local::{Bench, Source};
-use result_file::{ResultFile, ResultPath};
+use result_file::{ResultFile, ResultPath, is_stdout};
 use servers::Servers;
 use sum::Sum;
 use text::text;
@@ -56,15 +58,18 @@ pub struct Args {
     /// Its ids are compared with the ids of the index. For an index built with --ids, the ground truth must hold these.
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
-    /// Write the ids and distances of the only run to a .ibin, .i64bin, .npy, .jsonl or .csv file
+    /// Write the ids and distances of the only run to a .ibin, .i64bin, .npy, .jsonl or .csv file, or - for stdout
     ///
     /// .ibin: u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks layout). .i64bin: the same with i64 ids.
     /// .npy: u64 ids of shape (queries, k); distances are in a second file, NAME.distances.npy. .jsonl: an object for
     /// each query. .csv: a line for each result. Without a suffix: as .ibin. Missing results have the largest id
-    /// (-1 in .i64bin) and distance infinity; text has no line for them.
+    /// (-1 in .i64bin) and distance infinity; text has no line for them. -: lines as of .jsonl on stdout, and the
+    /// report on stderr.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
     /// Print the first results of so many queries; 0 for none
+    ///
+    /// With --data, --json has all results of these.
     #[arg(long, value_name = "N", default_value_t = 3)]
     show: usize,
     /// Replace an existing RESULT
@@ -82,11 +87,40 @@ pub struct Args {
     also: Vec<PathBuf>,
     #[command(flatten)]
     filter: QueryFilterArgs,
+    #[command(flatten)]
+    points: PointArgs,
     /// With --connect or --also: accept partial results when no live server, or an index, holds a part
     #[arg(long)]
     partial: bool,
     #[command(flatten)]
     table: Parameters<SearchRows>,
+}
+
+/// What a search of a collection returns.
+#[derive(clap::Args)]
+pub(crate) struct PointArgs {
+    #[command(flatten)]
+    filter: PointFilterArgs,
+    /// With --data: print this field of the payload beside each result, such as title or author.name
+    #[arg(long, value_name = "FIELD")]
+    text_field: Option<String>,
+    /// With --data: put payloads into --json, .jsonl and .csv
+    #[arg(long)]
+    with_payload: bool,
+}
+
+impl PointArgs {
+    /// Refuses what only a collection has.
+    fn check_absent(&self) -> Result<()> {
+        let field = self.text_field.as_ref().map(|_| "--text-field");
+        let payload = self.with_payload.then_some("--with-payload");
+        match self.filter.option().or(field).or(payload) {
+            Some(option) => Err(Error::bad_input(format!(
+                "{option} is for collections, whose points have payloads; give --data, or leave it out"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The table's options of searches.
@@ -113,6 +147,7 @@ Examples:
   stratann search base.idx query.fbin --also new.idx                     # two indexes as one
   stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
   stratann search --data photos.data photos query.fbin -k 10            # a collection
+  stratann search --data shop.data shop query.fbin --where \"price < 50 and brand = 'x'\" --text-field title
 
 Distances are squared l2, minus the inner product, or 1 - cosine: smaller is closer.";
 
@@ -283,9 +318,13 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             runs.len()
         )));
     }
+    if output.json && args.output.as_deref().is_some_and(is_stdout) {
+        return Err(Error::bad_input("-o - and --json both print on stdout; leave one of them out"));
+    }
     if let Some(data) = &args.data {
         return collection::run(args, data, &runs, output);
     }
+    args.points.check_absent()?;
     let truth = args.groundtruth.as_deref();
     let target = args.searched.target()?;
     if args.partial && args.also.is_empty() && matches!(target, Target::Index { .. }) {
@@ -388,7 +427,7 @@ fn on_servers(
 ) -> Result<Verdict> {
     let name = PathBuf::from(servers.name());
     let (document, failed) = run_all((to, args.show), settings, (&name, queries), &mut servers, output)?;
-    output.result(&document, || text(&document))?;
+    report(args, &document, || text(&document), output)?;
     if failed > 0 {
         eprint_line(&format!(
             "stratann: {failed} queries failed on {}; the reasons are listed above",
@@ -411,7 +450,7 @@ fn one(
         bench.index.params(options)?;
     }
     let (document, failed) = run_all((to, args.show), settings, (name, queries), bench, output)?;
-    output.result(&document, || text(&document))?;
+    report(args, &document, || text(&document), output)?;
     Ok(verdict(failed, name))
 }
 
@@ -428,7 +467,7 @@ fn together(
     let mut indexes = Indexes::open(&all, queries, how, settings, budgets, output)?;
     settings.iter().try_for_each(|options| indexes.check(options))?;
     let (document, failed) = run_all((to, args.show), settings, (index, queries), &mut indexes, output)?;
-    output.result(&document, || text(&document))?;
+    report(args, &document, || text(&document), output)?;
     if failed > 0 {
         eprint_line(&format!(
             "stratann: {failed} queries failed; run `stratann verify` on the indexes named above"
@@ -489,6 +528,20 @@ fn run_all<'a>(
     }
     let failed = runs.iter().map(|r| r.failed_queries).sum();
     Ok((Document { index: Named(index), queries: Named(queries), runs, shown }, failed))
+}
+
+/// Prints the report: on stderr where results are on stdout.
+fn report<T: Serialize>(
+    args: &Args,
+    document: &T,
+    text: impl FnOnce() -> String,
+    output: Output,
+) -> Result<()> {
+    if args.output.as_deref().is_some_and(is_stdout) {
+        output.note(text().trim_end());
+        return Ok(());
+    }
+    output.result(document, text)
 }
 
 /// Returns the verdict of a search with `failed` failed queries.

@@ -23,6 +23,8 @@ const DISTANCES_MAX: usize = 256;
 const ALIKE: f64 = 0.97;
 /// Part of what may be missed that probes may miss. The rest is for what they do not show.
 const MISSED: f64 = 0.5;
+/// The same for queries that are unlike the rows.
+const MISSED_UNLIKE: f64 = 0.05;
 
 /// Factors from which on the lists of results are scanned. Later ones count more.
 #[derive(Clone, Debug)]
@@ -43,6 +45,15 @@ pub(super) struct Calibration {
     added: u32,
     /// Distances that few probes exceed.
     usual: [f32; 2],
+}
+
+/// Factors beyond which no list is scanned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Factors {
+    /// Of queries that are like the rows.
+    pub(super) alike: f32,
+    /// Of others.
+    pub(super) unlike: f32,
 }
 
 impl Default for Histogram {
@@ -117,13 +128,17 @@ impl Calibration {
         self.probes >= PROBES_MIN
     }
 
-    /// The factor for a recall of `k` results: infinite for 1, and where too little is known.
-    pub(super) fn factor(&self, recall: f64, k: usize) -> f32 {
+    /// The factors for a recall of `k` results, of queries that are like the rows and of others: infinite for a recall
+    /// of 1, and where too little is known.
+    pub(super) fn factors(&self, recall: f64, k: usize) -> Factors {
         if recall >= 1.0 || !self.is_known() {
-            return f32::INFINITY;
+            return Factors { alike: f32::INFINITY, unlike: f32::INFINITY };
         }
-        let share = 1.0 - (1.0 - recall) * MISSED;
-        let all = self.all.quantile(share);
-        if k < PROBE_RESULTS { all.max(self.nearest.quantile(share)) } else { all }
+        let factor = |missed: f64| {
+            let share = 1.0 - (1.0 - recall) * missed;
+            let all = self.all.quantile(share);
+            if k < PROBE_RESULTS { all.max(self.nearest.quantile(share)) } else { all }
+        };
+        Factors { alike: factor(MISSED), unlike: factor(MISSED_UNLIKE) }
     }
 }

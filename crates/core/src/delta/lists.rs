@@ -5,17 +5,15 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use stratann_kernel::bits::{LaneCodes, Layout, write_radius};
+use stratann_kernel::bits::{LaneCodes, Layout};
 
 use super::calibration::{Calibration, is_probe};
 use super::coarse::{Coarse, Encoding, layout};
 
 /// Most rows of a chunk. Larger ones are scanned no faster, and cost more to copy.
 const CHUNK_ROWS: usize = 64;
-/// Bytes of a radius.
-const RADIUS_BYTES: usize = 2;
 /// Bytes of a radius and of the name of a row.
-const BESIDE_BYTES: u64 = RADIUS_BYTES as u64 + 8;
+const BESIDE_BYTES: u64 = 4 + 8;
 
 /// Memory of a list without its rows.
 const LIST_BYTES: u64 = 256;
@@ -24,7 +22,6 @@ const LIST_BYTES: u64 = 256;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chunk {
     pub(super) codes: LaneCodes,
-    pub(super) radii: Vec<u8>,
     /// As the caller named them.
     pub(super) rows: Vec<u64>,
 }
@@ -61,23 +58,31 @@ impl List {
     }
 
     /// Adds a row, whose code `push` adds.
-    fn push_row(&mut self, row: u64, radius: &[u8], push: impl FnOnce(&mut LaneCodes)) {
+    fn push_row(&mut self, row: u64, push: impl FnOnce(&mut LaneCodes)) {
         if self.chunks.last().is_none_or(|last| last.rows.len() >= CHUNK_ROWS) {
             self.chunks.push(Arc::default());
         }
         if let Some(last) = self.chunks.last_mut() {
             let chunk = Arc::make_mut(last);
             push(&mut chunk.codes);
-            chunk.radii.extend_from_slice(radius);
             chunk.rows.push(row);
         }
     }
-}
 
-impl Chunk {
-    /// Rows with their radii.
-    fn rows(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        self.rows.iter().copied().zip(self.radii.chunks_exact(RADIUS_BYTES))
+    /// Has all rows in one chunk.
+    fn pack(&mut self, layout: &Layout) {
+        let rows = self.chunks.iter().map(|chunk| chunk.rows.len()).sum();
+        if rows == 0 {
+            return;
+        }
+        let mut all = Chunk::default();
+        all.codes.reserve_exact(layout, rows);
+        all.rows.reserve_exact(rows);
+        for chunk in &self.chunks {
+            (0..chunk.rows.len()).for_each(|at| all.codes.push_from(layout, &chunk.codes, at));
+            all.rows.extend_from_slice(&chunk.rows);
+        }
+        self.chunks = Vec::from([Arc::new(all)]);
     }
 }
 
@@ -94,7 +99,6 @@ pub struct Lists {
 #[derive(Debug, Default)]
 pub struct Pushing {
     encoding: Encoding,
-    radius: Vec<u8>,
 }
 
 /// Most memory of a row of so many dimensions in lists. A chunk that grows may have twice the room.
@@ -146,13 +150,17 @@ impl Lists {
         if let Some(list) = self.lists.get_mut(filed.list) {
             let list = Arc::make_mut(list);
             list.count(filed.length);
-            pushing.radius.clear();
-            write_radius(filed.radius, &mut pushing.radius);
             let layout = self.coarse.coder.layout();
-            list.push_row(row, &pushing.radius, |codes| codes.push(layout, &pushing.encoding.code));
+            list.push_row(row, |codes| codes.push(layout, &pushing.encoding.code, filed.radius));
             self.rows += 1;
         }
         is_probe(self.rows)
+    }
+
+    /// Has the rows of each list lie together, where they are searched faster. For lists that get no more rows.
+    pub fn pack(&mut self) {
+        let layout = self.coarse.coder.layout();
+        self.lists.iter_mut().for_each(|list| Arc::make_mut(list).pack(layout));
     }
 
     /// The rows that `renamed` gives a name, under it.
@@ -161,9 +169,9 @@ impl Lists {
         for (list, new) in self.lists.iter().zip(&mut all.lists) {
             let new = Arc::make_mut(new);
             for chunk in &list.chunks {
-                for (at, (row, radius)) in chunk.rows().enumerate() {
+                for (at, &row) in chunk.rows.iter().enumerate() {
                     if let Some(row) = renamed(row) {
-                        new.push_row(row, radius, |codes| codes.push_from(self.layout(), &chunk.codes, at));
+                        new.push_row(row, |codes| codes.push_from(self.layout(), &chunk.codes, at));
                         all.rows += 1;
                     }
                 }

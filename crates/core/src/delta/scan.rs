@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use stratann_kernel::bits::{BitQuery, radius, within_reach};
+use stratann_kernel::bits::BitQuery;
 use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
 use stratann_kernel::{Metric, sqrt};
 
@@ -61,7 +61,6 @@ pub struct Query {
     /// How far the whole numbers of the query may be off. Under inner product all lists have the same.
     error: f32,
     keys: Vec<u32>,
-    near: Vec<bool>,
     found: Vec<(u32, u32)>,
     /// The smallest distances so far, ascending.
     smallest: [f32; PROBE_RESULTS],
@@ -171,21 +170,19 @@ impl Query {
     }
 
     /// Finds the rows of a chunk that may be within a limit, the nearest by their codes first.
-    fn find(&mut self, bounds: &Bounds, chunk: &Chunk, limit: f32) {
-        self.bits.lanes(&chunk.codes, &mut self.keys);
-        self.near.clear();
-        self.near.resize(self.keys.len(), true);
-        if limit < f32::INFINITY && bounds.metric == Metric::Ip {
-            for (at, (near, &key)) in self.near.iter_mut().zip(&self.keys).enumerate() {
-                *near = bounds.has(self.bits.to_float(key), radius(&chunk.radii, at), limit);
-            }
-        } else if limit < f32::INFINITY {
+    fn find(&mut self, coarse: &Coarse, bounds: &Bounds, (chunk, limit): (&Chunk, f32)) {
+        if bounds.metric == Metric::Ip {
+            let layout = coarse.coder.layout();
+            self.bits.lanes(&chunk.codes, &mut self.keys);
+            let near = self.keys.iter().zip(0u32..).filter(|&(&key, at)| {
+                bounds.has(self.bits.to_float(key), chunk.codes.radius(layout, at as usize), limit)
+            });
+            self.found.clear();
+            self.found.extend(near.map(|(&key, at)| (key, at)));
+        } else {
             let reach = sqrt(code_scale(bounds.metric, limit)) + bounds.error;
-            within_reach(&self.keys, &chunk.radii, (reach, bounds.slack), &mut self.near);
+            self.bits.near_lanes(&chunk.codes, (reach, bounds.slack), &mut self.found);
         }
-        self.found.clear();
-        let near = self.near.iter().zip(&self.keys).zip(0u32..).filter(|((near, _), _)| **near);
-        self.found.extend(near.map(|((_, &key), at)| (key, at)));
         self.found.sort_unstable();
     }
 
@@ -219,12 +216,13 @@ impl Query {
             list.rows().for_each(|row| self.note(points.score(at, row)));
             return scanned;
         };
+        let layout = coarse.coder.layout();
         for chunk in &list.chunks {
-            self.find(&bounds, chunk, points.limit());
-            scanned.codes += self.keys.len() as u64;
+            self.find(coarse, &bounds, (chunk, points.limit()));
+            scanned.codes += chunk.codes.len() as u64;
             for next in 0..self.found.len() {
                 let (key, number) = self.found[next];
-                let radius = radius(&chunk.radii, number as usize);
+                let radius = chunk.codes.radius(layout, number as usize);
                 if !bounds.has(self.bits.to_float(key), radius, points.limit()) {
                     continue;
                 }
@@ -274,12 +272,15 @@ impl Lists {
         }
         query.rank(self);
         query.smallest = [f32::INFINITY; PROBE_RESULTS];
-        let factor_max = self.calibration.factor(effort.recall, effort.k);
+        let factors = self.calibration.factors(effort.recall, effort.k);
         let mut scanned = Scanned::default();
         let asked = (effort.k, points.limit());
         // Lists that are far by the first limit are far by all later ones. A query that is like the rows stays so.
         let is_alike = asked.1 < f32::INFINITY && !query.is_unlike(&self.calibration, metric, asked);
-        let first = if is_alike { (code_scale(metric, asked.1), factor_max) } else { (0.0, f32::INFINITY) };
+        let first = match asked.1 < f32::INFINITY {
+            true => (code_scale(metric, asked.1), if is_alike { factors.alike } else { factors.unlike }),
+            false => (0.0, f32::INFINITY),
+        };
         query.order(self, first);
         for next in 0..query.order.len() {
             let (distance, at) = query.order[next];
@@ -288,8 +289,10 @@ impl Lists {
             if limit < f32::INFINITY {
                 let limit = code_scale(metric, limit);
                 let is_beyond = query.is_beyond(coarse, (distance, list), limit);
-                let is_far = query.factor(coarse, (at, list), limit) > factor_max;
-                if is_beyond || is_far && !query.is_unlike(&self.calibration, metric, asked) {
+                let factor = query.factor(coarse, (at, list), limit);
+                let is_alike = || !query.is_unlike(&self.calibration, metric, asked);
+                let is_far = factor > factors.unlike || factor > factors.alike && is_alike();
+                if is_beyond || is_far {
                     continue;
                 }
             }

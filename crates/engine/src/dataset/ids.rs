@@ -229,6 +229,12 @@ fn is_signed(path: &Path, descr: &str) -> Result<bool> {
 /// The header of a table with a row for each query, and its width.
 fn npy_table(path: &Path, source: &Source) -> Result<(Header, u64)> {
     let header = npy::header(path, source)?;
+    if header.is_fortran {
+        let name = path.display();
+        return Err(Error::bad_input(format!(
+            "{name} is in Fortran order, in which ids of a query are apart; save numpy.ascontiguousarray(array)"
+        )));
+    }
     let signed = is_signed(path, &header.descr)?;
     let table = match header.shape.as_slice() {
         // What has no ids would be of any number of rows.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `.fbin .f16bin .u8bin .i8bin` | u32 rows, u32 dim, rows (big-ann-benchmarks) | f32, f16, u8, i8 |
 //! | `.fvecs .bvecs` | i32 dim before every row (TEXMEX) | f32, u8 |
-//! | `.npy` | NumPy format 1, 2 or 3, C order, two dimensions | `<f4 <f2 \|u1 \|i1` |
+//! | `.npy` | NumPy format 1, 2 or 3, two dimensions, in C or Fortran order | f32 (also f64), f16, of either byte order; u8, i8 |
 //! | `.parquet` (feature `parquet`) | a list column, or `FILE.parquet#COLUMN` | f32 (also f64, i32), f16, u8, i8 |
 //!
 //! All numbers are little-endian. Other files of a set: [`ids`] (one u64 per row) and [`truth`] (true
@@ -79,6 +79,8 @@ impl Shape {
 enum Layout {
     /// Contiguous rows from an offset on.
     Plain { start: u64 },
+    /// An array whose components are converted or gathered.
+    Converted(npy::Array),
     /// Rows that each follow their dimension as i32.
     Prefixed,
     #[cfg(feature = "parquet")]
@@ -179,6 +181,9 @@ impl Reader {
                 // Not cleared: zeroing a buffer that is overwritten at once costs a pass over memory.
                 out.resize(count * width, 0);
                 self.source.read_at(&self.path, start + first * width as u64, out)
+            }
+            Layout::Converted(array) => {
+                array.read_rows((&self.path, &self.source), self.shape, (first, count), out)
             }
             Layout::Prefixed => {
                 out.resize(count * (width + 4), 0);

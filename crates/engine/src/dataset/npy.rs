@@ -1,4 +1,7 @@
 //! `.npy`, format versions 1 to 3 (numpy.lib.format): magic, version, length of the header, a Python dictionary, data.
+//!
+//! Arrays in C order with little-endian components of an element type are read as they are. Others are converted:
+//! Fortran order, big-endian components, and 64-bit floats, which are narrowed to f32.
 
 use std::path::Path;
 
@@ -17,18 +20,82 @@ pub(super) struct Header {
     pub(super) shape: Vec<u64>,
     /// Offset of the data.
     pub(super) start: u64,
+    /// Whether columns follow each other, not rows.
+    pub(super) is_fortran: bool,
+}
+
+/// An array that is converted to rows of its shape.
+pub(super) struct Array {
+    start: u64,
+    /// Bytes of a component.
+    item: usize,
+    is_big_endian: bool,
+    is_fortran: bool,
+}
+
+impl Array {
+    /// Replaces `out` with rows of the shape.
+    pub(super) fn read_rows(
+        &self,
+        (path, source): (&Path, &Source),
+        shape: Shape,
+        (first, count): (u64, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let (item, width) = (self.item, shape.dtype.size());
+        let mut bytes = Vec::new();
+        out.clear();
+        out.resize(count * shape.row_bytes(), 0);
+        if !self.is_fortran {
+            bytes.resize(count * shape.dim * item, 0);
+            let row_bytes = (shape.dim * item) as u64;
+            source.read_at(path, self.start + first * row_bytes, &mut bytes)?;
+            for (own, to) in bytes.chunks_exact(item).zip(out.chunks_exact_mut(width)) {
+                self.convert(own, to);
+            }
+            return Ok(());
+        }
+        bytes.resize(count * item, 0);
+        for column in 0..shape.dim {
+            let place = column as u64 * shape.rows + first;
+            source.read_at(path, self.start + place * item as u64, &mut bytes)?;
+            let rows = out.chunks_exact_mut(shape.row_bytes());
+            for (own, row) in bytes.chunks_exact(item).zip(rows) {
+                self.convert(own, &mut row[column * width..(column + 1) * width]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a stored component into the bytes of one of the shape.
+    fn convert(&self, own: &[u8], to: &mut [u8]) {
+        let mut item = [0; 8];
+        let item = &mut item[..own.len()];
+        item.copy_from_slice(own);
+        if self.is_big_endian {
+            item.reverse();
+        }
+        match item.first_chunk::<8>() {
+            // What overflows becomes infinite, which is refused as such.
+            Some(wide) => to.copy_from_slice(&(f64::from_le_bytes(*wide) as f32).to_le_bytes()),
+            None => to.copy_from_slice(item),
+        }
+    }
 }
 
 pub(super) fn open(path: &Path) -> Result<Reader> {
     let source = Source::open(path)?;
     let header = header(path, &source)?;
     let name = path.display();
-    let dtype = match header.descr.as_str() {
-        "<f4" => DType::F32,
-        "<f2" => DType::F16,
-        "|u1" => DType::U8,
-        "|i1" => DType::I8,
-        other => {
+    let (order, kind) = header.descr.split_at_checked(1).unwrap_or_default();
+    let (dtype, item) = match (order, kind) {
+        ("<" | ">", "f4") => (DType::F32, 4),
+        ("<" | ">", "f8") => (DType::F32, 8),
+        ("<" | ">", "f2") => (DType::F16, 2),
+        ("|", "u1") => (DType::U8, 1),
+        ("|", "i1") => (DType::I8, 1),
+        _ => {
+            let other = &header.descr;
             let message = format!(
                 "{name}: components of type {other:?} are not supported; save array.astype(\"float32\"), \
                  \"float16\", \"uint8\" or \"int8\""
@@ -45,8 +112,29 @@ pub(super) fn open(path: &Path) -> Result<Reader> {
     };
     let shape = Shape { rows, dim: usize::try_from(dim).unwrap_or(usize::MAX), dtype };
     shape.check(path)?;
-    check_length(path, shape, header.start, source.len())?;
-    Ok(Reader { path: path.to_path_buf(), shape, source, layout: Layout::Plain { start: header.start } })
+    check_stored(path, (shape, item), header.start, source.len())?;
+    let (start, is_big_endian, is_fortran) = (header.start, order == ">", header.is_fortran);
+    let layout = match item == dtype.size() && !is_big_endian && !is_fortran {
+        true => Layout::Plain { start },
+        false => Layout::Converted(Array { start, item, is_big_endian, is_fortran }),
+    };
+    Ok(Reader { path: path.to_path_buf(), shape, source, layout })
+}
+
+/// Compares the length of the data with its header, where a component has so many bytes.
+fn check_stored(path: &Path, (shape, item): (Shape, usize), start: u64, actual: u64) -> Result<()> {
+    if item == shape.dtype.size() {
+        return check_length(path, shape, start, actual);
+    }
+    let (name, Shape { rows, dim, .. }) = (path.display(), shape);
+    let expected = u128::from(start) + u128::from(rows) * dim as u128 * item as u128;
+    if expected == u128::from(actual) {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!(
+        "{name}: its header says {rows} rows of {dim} components of {item} bytes, {expected} bytes, but it has \
+         {actual}; copy it again"
+    )))
 }
 
 /// Reads and checks the header; the caller checks the length of the data.
@@ -91,11 +179,7 @@ pub(super) fn header(path: &Path, source: &Source) -> Result<Header> {
     source.read_at(path, start, &mut text)?;
     let Dictionary { descr, fortran_order, shape } = dictionary(&text)
         .ok_or_else(|| Error::bad_input(format!("{name}: its .npy header cannot be read; save it again")))?;
-    if fortran_order {
-        let message = format!("{name} is in Fortran order; save numpy.ascontiguousarray(array)");
-        return Err(Error::bad_input(message));
-    }
-    Ok(Header { descr, shape, start: start + length })
+    Ok(Header { descr, shape, start: start + length, is_fortran: fortran_order })
 }
 
 /// The dictionary of a header.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::Value;
 use stratann_kernel::Metric;
@@ -11,6 +12,7 @@ use stratann_params::choices::{MetricName, OnBadRow};
 use stratann_storage::profile::Profile;
 use stratann_storage::{Error, Result};
 
+use crate::curve::Curve;
 use crate::dataset::{Reader, Shape};
 use crate::kinds::known::facts;
 use crate::kinds::options::KindOptions;
@@ -36,6 +38,9 @@ pub struct BuildOptions {
     pub on_bad_row: OnBadRow,
     /// Rows whose exact neighbours calibrate the recall curve, at most; 0 for none.
     pub calibration_queries: usize,
+    /// Recall curves of another index of this kind whose rows are of the same source. The index gets them in place of
+    /// curves of its own.
+    pub curves: Option<Arc<Vec<Curve>>>,
     /// Replace an index that is there.
     pub force: bool,
     /// Go on with a build that did not finish.
@@ -70,6 +75,7 @@ impl BuildOptions {
             ids: None,
             on_bad_row: OnBadRow::Fail,
             calibration_queries: 500,
+            curves: None,
             force: false,
             resume: false,
             profile: None,

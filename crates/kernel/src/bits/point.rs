@@ -139,11 +139,17 @@ for_each_isa! {
 fn within_body(keys: &[u32], radii: &[u8], (reach, slack): (f32, f32), out: &mut [bool]) {
     let radii = radii.as_chunks::<RADIUS_BYTES>().0;
     for ((&key, radius), out) in keys.iter().zip(radii).zip(out) {
-        let both = reach + f32::from_bits(factor::signed_bits(u16::from_le_bytes(*radius)));
-        let distance = to_float(key);
-        let is_beyond = distance > both * both * (1.0 + ROUNDING) + slack;
-        *out = !is_beyond;
+        let radius = f32::from_bits(factor::signed_bits(u16::from_le_bytes(*radius)));
+        *out = is_within(key, radius, (reach, slack));
     }
+}
+
+/// Whether a distance is not larger than the square of `reach` and a radius, and `slack`. One that is no number is not.
+#[inline(always)]
+pub(super) fn is_within(key: u32, radius: f32, (reach, slack): (f32, f32)) -> bool {
+    let both = reach + radius;
+    let is_beyond = to_float(key) > both * both * (1.0 + ROUNDING) + slack;
+    !is_beyond
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! A collection, as its users have it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::delta::{DeltaStats, Hit, Point, SegmentState, State};
@@ -60,6 +62,10 @@ pub struct Facts {
     pub delta_bytes: u64,
     /// Segments, the largest first.
     pub segments: Vec<SegmentFacts>,
+    /// Indexes that checkpoints and merges have built since the data folder was opened.
+    pub indexes_built: u64,
+    /// Segments whose payloads were written again since then, while their indexes stayed.
+    pub payloads_folded: u64,
     /// Why the last checkpoint or merge failed, if it did. It is tried again.
     pub trouble: Option<Error>,
     /// Kinds of jobs that wait or run: `checkpoint`, `merge`.
@@ -133,6 +139,11 @@ impl Collection {
     /// Shape of its vectors.
     pub fn spec(&self) -> Spec {
         self.slot.spec
+    }
+
+    /// Folder of its segments, which goes when it is dropped. It may not be there yet.
+    pub fn folder(&self) -> PathBuf {
+        self.shared.folder_of(self.slot.id)
     }
 
     /// Writes points, each in place of an earlier one of its id: all or none. `vectors` has `dim` components for each
@@ -241,6 +252,8 @@ impl Collection {
         let trouble = troubles.into_iter().flatten().next();
         let account = self.shared.memory.account(self.slot.id);
         Ok(Facts {
+            indexes_built: self.slot.indexes_built.load(Ordering::Relaxed),
+            payloads_folded: self.slot.payloads_folded.load(Ordering::Relaxed),
             seq: state.seq,
             points: state.points(),
             delta_points: state.tail_points(),

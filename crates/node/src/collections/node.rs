@@ -125,6 +125,7 @@ impl Node {
             sieves: Sieves::new(&memory),
             memory,
             options: segments,
+            overlay_bytes_max: options.deltas_bytes / 4,
             folder: folder.join(SEGMENTS),
             jobs: Jobs::default(),
             pace: Default::default(),

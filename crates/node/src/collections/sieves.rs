@@ -208,16 +208,35 @@ impl PointFacts for FactsOfRow<'_> {
     }
 }
 
+/// Whether a row matches with this payload.
+fn is_match(predicate: &Predicate, payload: Option<&[u8]>, facts: &FactsOfRow<'_>) -> Result<bool> {
+    let payload = payload.map_or_else(|| Ok(Payload::new()), Payload::from_stored);
+    let payload =
+        payload.map_err(|why| Error::corrupt(format!("a payload in memory is no JSON object: {why}")))?;
+    Ok(predicate.matches(&payload, facts))
+}
+
+/// Whether a row of a segment matches with this payload.
+///
+/// # Errors
+/// `Corrupt` and `Io` of its ids.
+pub(super) fn holds_in(
+    segment: &Segment,
+    (row, payload): (u32, Option<&[u8]>),
+    predicate: &Predicate,
+) -> Result<bool> {
+    let rows = RefCell::new(Rows::default());
+    let holds = is_match(predicate, payload, &FactsOfRow { segment, row, rows: &rows })?;
+    rows.into_inner().failed.map_or(Ok(holds), |e| Err(Error::from(e)))
+}
+
 /// The rows that match, with newer payloads in place of those of the files.
 fn overlaid(own: &SegmentState, base: &Sieve, predicate: &Predicate) -> Result<Sieve> {
     let (mut added, mut removed) = (Vec::new(), Vec::new());
     let rows = RefCell::new(Rows::default());
     for (row, newer) in own.overlay.iter() {
-        let payload = newer.payload.as_deref().map_or_else(|| Ok(Payload::new()), Payload::from_stored);
-        let payload =
-            payload.map_err(|why| Error::corrupt(format!("a payload in memory is no JSON object: {why}")))?;
-        let is_match = predicate.matches(&payload, &FactsOfRow { segment: &own.segment, row, rows: &rows });
-        match (base.has(row), is_match) {
+        let facts = FactsOfRow { segment: &own.segment, row, rows: &rows };
+        match (base.has(row), is_match(predicate, newer.payload.as_deref(), &facts)?) {
             (false, true) => added.push(row),
             (true, false) => removed.push(row),
             _ => {}

@@ -45,6 +45,9 @@ pub(crate) struct SegmentEntry {
     pub(crate) content: String,
     /// Bytes of all files.
     pub(crate) bytes: u64,
+    /// Rows of the segment on which its recall curves were measured, where they are those of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) measured_rows: Option<u64>,
 }
 
 /// Files of the payloads of a segment.
@@ -138,17 +141,18 @@ mod tests {
             vectors: None,
             content: "0".into(),
             bytes: 12,
+            measured_rows: Some(6),
         };
         let layout =
             Layout { watermark: 7, next_segment: 5, segments: vec![entry.clone()], ..Layout::default() };
         assert_eq!(Layout::decode(&layout.encode()), Some(layout.clone()));
         assert_eq!(Layout::decode(b"{}"), None);
-        // One that an earlier version wrote has no payloads.
+        // One that an earlier version wrote has no payloads, and curves of its own.
         let mut older: serde_json::Value = serde_json::from_slice(&layout.encode()).unwrap();
         let of_entry = older["segments"][0].as_object_mut().unwrap();
-        assert!(of_entry.remove("payloads").is_some());
+        assert!(of_entry.remove("payloads").is_some() && of_entry.remove("measured_rows").is_some());
         let older = Layout::decode(&serde_json::to_vec(&older).unwrap()).unwrap();
-        assert_eq!(older.segments[0], SegmentEntry { payloads: None, ..entry.clone() });
+        assert_eq!(older.segments[0], SegmentEntry { payloads: None, measured_rows: None, ..entry.clone() });
         for wrong in [
             Layout { next_segment: 4, ..layout.clone() },
             Layout { version: 2, ..layout.clone() },

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use stratann_engine::build::{BuildOptions, OptionsByKind, build, choose};
+use stratann_engine::curve::Curve;
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::known::ON_DISK;
@@ -16,16 +17,19 @@ use stratann_params::IndexKind;
 use stratann_payload::Schema;
 use stratann_storage::data_file::entry as file_entry;
 use stratann_storage::durable::sync_folder;
+use stratann_storage::input::open_regular;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::content::Content;
 use super::ids::{Entry, IdWriter};
 use super::layout::{PayloadFiles, SegmentEntry};
 use super::payloads::{self, NewPayloads};
-use super::segment::{IDS, INDEX, VECTORS, damaged};
+use super::segment::{IDS, INDEX, Segment, VECTORS, damaged};
 
 /// A set of fewer rows is scanned: no other kind answers it with less work.
 const SCANNED_ROWS: u64 = 4096;
+/// Curves are measured again when there are this many times as many rows as they were measured on.
+const CURVES_TIMES: f64 = 1.5;
 
 /// How a segment is made.
 #[derive(Clone, Debug)]
@@ -48,9 +52,44 @@ pub(crate) struct Making {
     pub(crate) ram_budget: Option<u64>,
     /// Fields whose values are indexed.
     pub(crate) schema: Arc<Schema>,
+    /// Curves of the largest segment.
+    pub(crate) curves: Option<Curves>,
+}
+
+/// Recall curves of a segment. Measuring them takes most of the time of a build of a hundred thousand rows, and rows of
+/// one collection are of one source.
+#[derive(Clone, Debug)]
+pub(crate) struct Curves {
+    /// Kind of its index.
+    kind: String,
+    /// Rows that they were measured on.
+    measured_rows: u64,
+    curves: Arc<Vec<Curve>>,
+}
+
+impl Curves {
+    /// The curves of a segment; `None` of one without.
+    pub(crate) fn of(segment: &Segment) -> Option<Curves> {
+        let curves = &segment.index.manifest().curves;
+        (!curves.is_empty()).then(|| Curves {
+            kind: segment.entry.kind.clone(),
+            measured_rows: segment.entry.measured_rows.unwrap_or(segment.entry.rows),
+            curves: curves.clone().into(),
+        })
+    }
+
+    /// Whether an index of this kind with so many rows takes them over.
+    fn fit(&self, kind: &str, rows: u64) -> bool {
+        kind == self.kind && rows as f64 <= CURVES_TIMES * self.measured_rows as f64
+    }
 }
 
 impl Making {
+    /// The curves that a segment takes over, if it does.
+    fn curves_for(&self, kind: &str, rows: u64) -> Option<&Curves> {
+        self.curves.as_ref().filter(|own| own.fit(kind, rows))
+    }
+
     pub(super) fn shape(&self, rows: u64) -> Shape {
         Shape { rows, dim: self.dim, dtype: self.dtype }
     }
@@ -101,7 +140,7 @@ pub(crate) fn from_points(
     let reader = Reader::from_memory(making.shape(points.len() as u64), vectors)?;
     let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
     clear(folder)?;
-    let written = write(folder, &reader, (ids, &OfPoints(points)), (making, before), progress);
+    let written = write(folder, Some(&reader), (ids, &OfPoints(points)), (making, before), progress);
     if written.is_err() {
         let _ = std::fs::remove_dir_all(folder);
     }
@@ -118,23 +157,26 @@ pub(super) fn clear(folder: &Path) -> Result<()> {
 }
 
 /// Builds the index of a segment, and writes its ids and payloads. `ids` are those of the rows of `reader`, in their
-/// order, and `before` is the content that they must have.
+/// order, and `before` is the content that they must have. Without a reader index and vectors are in the folder.
 pub(super) fn write(
     folder: &Path,
-    reader: &Reader,
+    reader: Option<&Reader>,
     (ids, payloads): (impl Iterator<Item = Result<(Vec<u8>, u64)>>, &dyn NewPayloads),
     (making, before): (&Making, Content),
     progress: &dyn Progress,
 ) -> Result<SegmentEntry> {
     let path = folder.join(INDEX);
     // An earlier attempt may have ended behind the index.
-    if Manifest::read(&path).is_err() {
+    if let Some(reader) = reader.filter(|_| Manifest::read(&path).is_err()) {
         build_index(reader, &path, making, progress)?;
     }
     let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
-    let rows = reader.shape().rows;
-    let vectors =
-        (!index.keeps_vectors()).then(|| write_vectors(&folder.join(VECTORS), reader)).transpose()?;
+    let rows = reader.map_or(index.manifest().rows, |reader| reader.shape().rows);
+    let vectors = || match reader {
+        Some(reader) => write_vectors(&folder.join(VECTORS), reader),
+        None => hashes_of(&folder.join(VECTORS), (rows, index.row_bytes())),
+    };
+    let vectors = (!index.keeps_vectors()).then(vectors).transpose()?;
     let of_rows = match &vectors {
         Some(hashes) => {
             RowsByOrdinal { hashes: hashes.clone(), ..RowsByOrdinal::of(&index, folder, progress)? }
@@ -180,6 +222,7 @@ pub(super) fn write(
         vectors,
         payloads,
         content: after.to_text(),
+        measured_rows: making.curves_for(&manifest.kind, rows).map(|own| own.measured_rows),
     })
 }
 
@@ -211,6 +254,11 @@ fn build_options(reader: &Reader, making: &Making, progress: &dyn Progress) -> R
         Some(kind) => kind,
         None => choose(reader, &ON_DISK, &by_kind, &common, progress)?.kind,
     };
+    let known = making.curves_for(kind.name(), reader.shape().rows);
+    let common = match known {
+        Some(own) => BuildOptions { calibration_queries: 0, curves: Some(own.curves.clone()), ..common },
+        None => common,
+    };
     Ok(BuildOptions { kind: by_kind.of(kind), ..common }.for_rows(reader.shape()))
 }
 
@@ -237,6 +285,19 @@ impl RowsByOrdinal {
     }
 }
 
+/// Hash of each vector of a file that [`write_vectors`] wrote.
+fn hashes_of(path: &Path, (rows, row_bytes): (u64, usize)) -> Result<Vec<u64>> {
+    let failed = |e: std::io::Error| Error::io("reading", path, &e);
+    let mut file = BufReader::new(open_regular(path, 0).map_err(failed)?);
+    let mut vector = vec![0; row_bytes];
+    let mut hashes = Vec::with_capacity(rows as usize);
+    for _ in 0..rows {
+        file.read_exact(&mut vector).map_err(failed)?;
+        hashes.push(Content::of_vector(&vector));
+    }
+    Ok(hashes)
+}
+
 /// Writes the vectors as they were given, and syncs them. Returns the hash of each.
 fn write_vectors(path: &Path, reader: &Reader) -> Result<Vec<u64>> {
     const AT_ONCE: usize = 1024;
@@ -254,4 +315,16 @@ fn write_vectors(path: &Path, reader: &Reader) -> Result<Vec<u64>> {
     let file = file.into_inner().map_err(|e| failed(e.error()))?;
     file.sync_all().map_err(|e| failed(&e))?;
     Ok(hashes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_taken_over_by_the_same_kind_with_about_as_many_rows() {
+        let curves = Curves { kind: "disk-graph".into(), measured_rows: 1000, curves: Arc::default() };
+        assert!(curves.fit("disk-graph", 10) && curves.fit("disk-graph", 1500));
+        assert!(!curves.fit("disk-graph", 1501) && !curves.fit("hybrid-ivf", 10));
+    }
 }

@@ -82,15 +82,10 @@ fn merge_begun(
     let path = folder.join(format!("vectors.tmp.{}", suffix(making)));
     let hashes = copy_vectors(sources, &ordinals, (&path, making, rows), progress)?;
     let payloads = copy_payloads(sources, &ordinals, (folder, rows), progress)?;
-    let mut before = Content::default();
-    let ids = MergedIds::of(sources).map(|next| next.map(|(_, entry)| (entry.id, entry.seq)));
-    for ((next, hash), at) in MergedIds::of(sources).zip(&hashes).zip(0..) {
-        let (_, entry) = next?;
-        before.add(&entry.id, entry.seq, (*hash, payloads.hash(at)));
-    }
+    let before = content_of(sources, &hashes, &payloads)?;
     drop(hashes);
     let reader = Reader::open(&path)?;
-    let entry = write(folder, &reader, (ids, &payloads), (making, before), progress)?;
+    let entry = write(folder, Some(&reader), (ids_of(sources), &payloads), (making, before), progress)?;
     payloads.remove()?;
     std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
     Unfinished::remove(folder)?;
@@ -98,7 +93,24 @@ fn merge_begun(
     Ok(Merged { entry, ordinals })
 }
 
-fn check_room(folder: &Path, needed: u64) -> Result<()> {
+/// What the points of all sources are, by the hashes of their vectors and payloads in the order of their ids.
+pub(super) fn content_of(sources: &[&Source], hashes: &[u64], payloads: &Copied) -> Result<Content> {
+    let mut content = Content::default();
+    for ((next, hash), at) in MergedIds::of(sources).zip(hashes).zip(0..) {
+        let (_, entry) = next?;
+        content.add(&entry.id, entry.seq, (*hash, payloads.hash(at)));
+    }
+    Ok(content)
+}
+
+/// Ids and sequence numbers of all sources, in their order.
+pub(super) fn ids_of<'a>(sources: &'a [&'a Source]) -> impl Iterator<Item = Result<(Vec<u8>, u64)>> + 'a {
+    MergedIds::of(sources).map(|next| next.map(|(_, entry)| (entry.id, entry.seq)))
+}
+
+/// # Errors
+/// `Io` where so many bytes are not free.
+pub(super) fn check_room(folder: &Path, needed: u64) -> Result<()> {
     let parent = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
     match free_disk_bytes(parent).filter(|free| *free < needed) {
         Some(free) => Err(Error::io(
@@ -123,7 +135,7 @@ fn suffix(making: &Making) -> &'static str {
 }
 
 /// The ordinal of each row in the merged segment.
-fn ordinals(sources: &[&Source], progress: &dyn Progress) -> Result<Vec<Vec<u32>>> {
+pub(super) fn ordinals(sources: &[&Source], progress: &dyn Progress) -> Result<Vec<Vec<u32>>> {
     let all = |source: &&Source| vec![u32::MAX; source.segment.rows() as usize];
     let mut ordinals: Vec<Vec<u32>> = sources.iter().map(all).collect();
     let mut last: Vec<u8> = Vec::new();
@@ -180,7 +192,7 @@ fn of_row(ordinals: &[u32], row: u32) -> u32 {
 }
 
 /// Copies the payloads of all sources. Each of their blocks is read once.
-fn copy_payloads(
+pub(super) fn copy_payloads(
     sources: &[&Source],
     ordinals: &[Vec<u32>],
     (folder, rows): (&Path, u64),

@@ -5,6 +5,7 @@
 
 mod content;
 mod copy;
+mod fold;
 mod ids;
 mod layout;
 mod made;
@@ -18,9 +19,10 @@ mod segment;
 mod unfinished;
 
 pub(crate) use copy::{LayoutCopy, Left};
+pub(crate) use fold::fold;
 pub(crate) use ids::Place;
 pub(crate) use layout::{Layout, SegmentEntry};
-pub(crate) use made::{Making, Point, from_points};
+pub(crate) use made::{Curves, Making, Point, from_points};
 pub(crate) use merge::{Merged, Source, merge};
 pub(crate) use nearest::{Candidate, KSmallest};
 pub(crate) use overlay::{Newer, Overlay};

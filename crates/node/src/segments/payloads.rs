@@ -277,13 +277,29 @@ impl Payloads {
     /// # Errors
     /// As [`Payloads::get`], and of the index; what `facts` returns.
     pub(super) fn matching(&self, predicate: &Predicate, facts: &dyn RowFacts) -> Result<(Evaluated, u64)> {
-        let mut evaluated = self.index.evaluate(predicate, facts)?;
+        let mut evaluated = self.indexed(predicate, facts)?;
         let reads = evaluated.open.len();
         if reads > 0 {
-            evaluated.sure = evaluated.clone().decide(predicate, &self.rows)?;
+            evaluated.sure = self.decided(evaluated.clone(), predicate)?;
             evaluated.open.clear();
         }
         Ok((evaluated, reads))
+    }
+
+    /// What the index says of a predicate.
+    ///
+    /// # Errors
+    /// Of the index; what `facts` returns.
+    pub(super) fn indexed(&self, predicate: &Predicate, facts: &dyn RowFacts) -> Result<Evaluated> {
+        self.index.evaluate(predicate, facts)
+    }
+
+    /// The sure rows, and the open ones that match by their payloads.
+    ///
+    /// # Errors
+    /// As [`Payloads::get`].
+    pub(super) fn decided(&self, evaluated: Evaluated, predicate: &Predicate) -> Result<RoaringBitmap> {
+        evaluated.decide(predicate, &self.rows)
     }
 }
 

@@ -91,6 +91,7 @@ impl ScannedRows {
             Metric::Cosine => vectors.chunks_exact(row_bytes).map(norm).collect(),
             _ => Vec::new(),
         };
+        lists.pack();
         let mut all = ScannedRows { shape, vectors, inverse_norms, lists };
         all.learn(rows);
         Ok(Some(all))

@@ -189,6 +189,11 @@ impl Segment {
         self.entry.rows
     }
 
+    /// Its folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.core.folder
+    }
+
     /// Its ids.
     pub(super) fn ids(&self) -> &IdTable {
         &self.ids
@@ -305,6 +310,28 @@ impl Segment {
         match &self.payloads {
             Some(payloads) => payloads.matching(predicate, self),
             None => Ok((Evaluated::without_payloads(self.entry.rows as u32, predicate, self)?, 0)),
+        }
+    }
+
+    /// What the index of payloads says of a predicate; no payload is read.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn indexed(&self, predicate: &Predicate) -> Result<Evaluated> {
+        match &self.payloads {
+            Some(payloads) => payloads.indexed(predicate, self),
+            None => Evaluated::without_payloads(self.entry.rows as u32, predicate, self),
+        }
+    }
+
+    /// The sure rows, and the open ones that match by their payloads.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn decided(&self, evaluated: Evaluated, predicate: &Predicate) -> Result<RoaringBitmap> {
+        match &self.payloads {
+            Some(payloads) => payloads.decided(evaluated, predicate),
+            None => Ok(evaluated.sure),
         }
     }
 
@@ -513,6 +540,7 @@ mod tests {
             threads: 1,
             ram_budget: None,
             schema: std::sync::Arc::default(),
+            curves: None,
         };
         let entry = from_points(&folder, &points, &making, &Quiet).unwrap();
         let shape = Shape { dim: dim as usize, dtype: DType::U8, metric: Metric::L2 };

@@ -1,7 +1,8 @@
 //! `stratann collection upsert` and `delete`.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -9,13 +10,16 @@ use stratann_node::collections::{self, Collection};
 use stratann_node::rows::ExternalId;
 use stratann_params::collection::{DeleteSettings, UpsertSettings};
 use stratann_params::{Param, Stage};
+use stratann_payload::Predicate;
 use stratann_storage::{Error, Progress, Result};
 
+use super::payload_file::PayloadFile;
 use super::{SHARED, opened};
 use crate::Verdict;
 use crate::data_folder::{Ids, plain, wanted};
 use crate::output::{Output, count, duration};
 use crate::parameters::{Parameters, Rows};
+use crate::point_filter::{PointFilterArgs, WithoutIndex};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
@@ -55,6 +59,9 @@ pub(super) struct Upsert {
     name: String,
     /// Vectors, in any vector format; f32 and f16 are converted to each other
     vectors: PathBuf,
+    /// Payloads: a JSON object, or null, on a line for each vector
+    #[arg(long, value_name = "FILE")]
+    payload: Option<PathBuf>,
     #[command(flatten)]
     table: Parameters<UpsertRows>,
 }
@@ -64,18 +71,21 @@ Examples:
   stratann collection upsert --data photos.data photos base.fbin
   stratann collection upsert --data photos.data photos new.fbin --first-id 1000
   stratann collection upsert --data photos.data photos new.fbin --ids names.txt
+  stratann collection upsert --data photos.data photos new.fbin --payload fields.jsonl
 
 Ids in a text file: digits alone are a number, a UUID in its usual form is a UUID, anything else is a string of up to
-255 bytes. Of rows with one id the last one counts.";
+255 bytes. Of rows with one id the last one counts. A payload replaces that of an earlier point of its id; without
+--payload the new points have none.";
 
-/// Delete points by their ids
+/// Delete points by their ids, or those that match a filter
 ///
 /// Ids without a point are no error; they are counted.
 #[derive(clap::Args)]
 #[command(
     after_long_help = DELETE_EXAMPLES,
     override_usage = "stratann collection delete [OPTIONS] --data <DIR> NAME IDS\n       \
-                      stratann collection delete [OPTIONS] --data <DIR> NAME --id <ID>"
+                      stratann collection delete [OPTIONS] --data <DIR> NAME --id <ID>\n       \
+                      stratann collection delete [OPTIONS] --data <DIR> NAME --where <TEXT>"
 )]
 pub(super) struct Delete {
     /// Name of the collection
@@ -83,13 +93,16 @@ pub(super) struct Delete {
     /// File of ids: .u64bin or .npy, or a text file with one on each line
     ids: Option<PathBuf>,
     #[command(flatten)]
+    filter: PointFilterArgs,
+    #[command(flatten)]
     table: Parameters<DeleteRows>,
 }
 
 const DELETE_EXAMPLES: &str = "\
 Examples:
   stratann collection delete --data photos.data photos old.txt
-  stratann collection delete --data photos.data photos --id 3,5,f47ac10b-58cc-4372-a567-0e02b2c3d479";
+  stratann collection delete --data photos.data photos --id 3,5,f47ac10b-58cc-4372-a567-0e02b2c3d479
+  stratann collection delete --data photos.data photos --where \"price >= 50 and sold = true\"";
 
 #[derive(Default, Serialize)]
 struct UpsertDocument {
@@ -112,6 +125,17 @@ struct DeleteDocument {
     seconds: f64,
 }
 
+#[derive(Serialize)]
+struct MatchingDocument {
+    name: String,
+    deleted: u64,
+    changed: u64,
+    changes: u64,
+    seq: u64,
+    unindexed: Vec<String>,
+    seconds: f64,
+}
+
 /// Runs `stratann collection upsert`.
 pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
     let settings: UpsertSettings = args.table.given.read();
@@ -126,7 +150,9 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
         Some(path) => Ids::read(path)?.check_rows(rows, path)?,
         None => Ids::from_number(settings.first_id, rows)?,
     };
-    let batches = ids.batches(spec.row_bytes() + vectors.conversion_bytes());
+    let mut payloads = args.payload.as_deref().map(|path| PayloadFile::open(path, rows)).transpose()?;
+    let row_bytes = spec.row_bytes() + vectors.conversion_bytes();
+    let batches = ids.batches_of(|row| row_bytes + payloads.as_ref().map_or(0, |own| own.bytes_of(row)));
     let mut bytes = Vec::new();
     printer.stage("checking vectors", rows as u64, "vectors");
     for batch in &batches {
@@ -139,7 +165,10 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
     let mut document = UpsertDocument { name: args.name.clone(), rows: rows as u64, ..Default::default() };
     in_batches(&batches, ("rows", rows), &printer, |batch| {
         vectors.read(batch.start, batch.len(), &mut bytes)?;
-        let done = patiently(&printer, &collection, |to| to.upsert(&ids.of(batch.clone()), &bytes))?;
+        let own = payloads.as_mut().map_or(Ok(Vec::new()), |own| own.read(batch))?;
+        let own: Vec<Option<&[u8]>> = own.iter().map(Option::as_deref).collect();
+        let done =
+            patiently(&printer, &collection, |to| to.upsert_points(&ids.of(batch.clone()), &bytes, &own))?;
         document.seq = done.seq;
         document.new += done.new;
         document.replaced += done.replaced;
@@ -175,17 +204,16 @@ fn upsert_text(document: &UpsertDocument) -> String {
 /// Runs `stratann collection delete`.
 pub(super) fn delete(args: &Delete, output: Output) -> Result<Verdict> {
     let settings: DeleteSettings = args.table.given.read();
-    let ids = match (&args.ids, settings.id.as_slice()) {
-        (None, []) => return Err(Error::bad_input("no ids are given; give a file of them, or --id")),
-        (Some(_), [_, ..]) => {
-            return Err(Error::bad_input("ids come from a file or from --id; leave one of them out"));
-        }
-        (Some(path), []) => Ids::read(path)?,
-        (None, tokens) => {
-            let ids = tokens.iter().map(|token| ExternalId::of_token(token));
-            Ids::Any(ids.collect::<Result<_>>()?)
-        }
-    };
+    let filter = args.filter.read()?;
+    if let Some(option) = args.filter.option().filter(|_| args.ids.is_some() || !settings.id.is_empty()) {
+        return Err(Error::bad_input(format!("ids and {option} are both given; leave one of them out")));
+    }
+    if let Some(filter) = filter {
+        return delete_matching(args, &filter, output);
+    }
+    let ids = named_ids(args.ids.as_deref(), &settings.id)?.ok_or_else(|| {
+        Error::bad_input("no ids are given; give a file of them, or --id, --where or --filter")
+    })?;
     let printer = ProgressPrinter::new(output);
     let node = opened(&args.table, &printer)?;
     let collection = node.collection(&args.name).map_err(plain)?;
@@ -218,8 +246,51 @@ pub(super) fn delete(args: &Delete, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
+/// The ids of a file or of `--id`; `None` where neither is given.
+///
+/// # Errors
+/// Both at once; a file that cannot be read; what is no id.
+pub(super) fn named_ids(file: Option<&Path>, tokens: &[String]) -> Result<Option<Ids>> {
+    match (file, tokens) {
+        (None, []) => Ok(None),
+        (Some(_), [_, ..]) => {
+            Err(Error::bad_input("ids come from a file or from --id; leave one of them out"))
+        }
+        (Some(path), []) => Ids::read(path).map(Some),
+        (None, tokens) => {
+            let ids = tokens.iter().map(|token| ExternalId::of_token(token));
+            Ok(Some(Ids::Any(ids.collect::<Result<_>>()?)))
+        }
+    }
+}
+
+/// Deletes the points that match.
+fn delete_matching(args: &Delete, filter: &Arc<Predicate>, output: Output) -> Result<Verdict> {
+    let printer = ProgressPrinter::new(output);
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
+    let started = Instant::now();
+    let done = patiently(&printer, &collection, |from| from.delete_matching(filter))?;
+    printer.finish();
+    let unindexed = WithoutIndex::of(&done.unindexed);
+    unindexed.note(output);
+    let document = MatchingDocument {
+        name: args.name.clone(),
+        deleted: done.deleted,
+        changed: done.changed,
+        changes: done.changes,
+        seq: done.seq,
+        unindexed: unindexed.texts(),
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    output.result(&document, || {
+        format!("{}: deleted {} points; change {}\n", args.name, count(document.deleted), count(document.seq))
+    })?;
+    Ok(Verdict::Fine)
+}
+
 /// Makes a change. While the collection has no room for it, waits and tries again, some times.
-fn patiently<T>(
+pub(super) fn patiently<T>(
     printer: &ProgressPrinter,
     collection: &Collection,
     mut change: impl FnMut(&Collection) -> collections::Result<T>,

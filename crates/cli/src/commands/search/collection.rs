@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::search::Latency;
-use stratann_node::collections::{Collection, Hit, SearchOptions};
+use stratann_node::collections::{Collection, Found, Hit, SearchOptions};
 use stratann_node::rows::ExternalId;
 use stratann_params::choices::PartsName;
 use stratann_params::open::OpenSettings;
@@ -14,13 +14,15 @@ use stratann_params::search::SearchSettings;
 use stratann_params::{Given, Place};
 use stratann_storage::{Error, Progress, Result};
 
-use super::Args;
-use super::result_file::{ResultFile, ResultPath};
+use super::answer::{Answer, TextField, shown_text};
+use super::result_file::{Extras, ResultFile, ResultPath};
 use super::text::{RESULTS_SHOWN, time};
+use super::{Args, report};
 use crate::Verdict;
 use crate::data_folder::{self, plain, wanted};
 use crate::options::all_cores;
 use crate::output::{Named, Output, count, table};
+use crate::point_filter::WithoutIndex;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
@@ -35,9 +37,10 @@ struct Document<'a> {
     points: u64,
     seq: u64,
     runs: Vec<Run>,
-    /// First results, for a person.
-    #[serde(skip)]
-    shown: Vec<(usize, Vec<Hit>)>,
+    /// Conditions of the filter for which payloads were read.
+    unindexed: Vec<String>,
+    /// Results of the first queries.
+    answers: Vec<Answer<'a>>,
 }
 
 /// One setting and its measurements.
@@ -62,36 +65,35 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
     let (name, queries_path) = args.searched.in_collection()?;
     args.table.check(None, Place::Collections)?;
     if args.filter.path().is_some() {
-        return Err(Error::bad_input("collections have no filters yet; leave --only and --without out"));
+        return Err(Error::bad_input(
+            "collections are filtered by --filter and --where; leave --only and --without out",
+        ));
     }
     if args.partial {
         return Err(Error::bad_input("--partial is for --connect and --also; leave it out for a collection"));
     }
-    let inputs: Vec<&Path> = args.groundtruth.as_deref().into_iter().chain([queries_path]).collect();
-    let to = args.output.as_ref().map(|path| ResultPath::check(path, args.force, &inputs)).transpose()?;
+    let filter = args.points.filter.read()?;
+    let wrong_field = |e: Error| Error::bad_input(format!("--text-field: {}", e.message));
+    let field = args.points.text_field.as_deref().map(TextField::parse).transpose().map_err(wrong_field)?;
+    let extras = Extras { payloads: args.points.with_payload, text: field.as_ref() };
+    let to = result_path(args, queries_path)?;
     let printer = ProgressPrinter::new(output);
     let ram_budget = args.table.given.read::<OpenSettings>().ram_budget;
     let node = data_folder::open(data, ram_budget, &printer)?;
     let collection = node.collection(name).map_err(plain)?;
     let queries = Queries::of_collection(queries_path, wanted(&collection.spec()), output)?;
     let (points, seq) = (collection.count().map_err(plain)?, collection.seq().map_err(plain)?);
-    let settings: Vec<SearchOptions> = runs.iter().map(options).collect();
+    let with_payload = extras.payloads || extras.text.is_some();
+    let option = |given| SearchOptions { filter: filter.clone(), with_payload, ..options(given) };
+    let settings: Vec<SearchOptions> = runs.iter().map(option).collect();
     let k = settings.first().map_or(0, |options| options.k);
     if k as u64 > points {
         output.note(&format!("note: -k {k} exceeds the {points} points; each query gets {points} results"));
     }
     let k = k.min(usize::try_from(points).unwrap_or(usize::MAX));
     let truth = args.groundtruth.as_deref().map(|path| read_truth(path, &queries, k)).transpose()?;
-    let mut file = to.map(|to| ResultFile::create(&to, queries.count(), k)).transpose()?;
-    let mut document = Document {
-        data: Named(data),
-        collection: name,
-        queries: Named(queries_path),
-        points,
-        seq,
-        runs: Vec::new(),
-        shown: Vec::new(),
-    };
+    let mut file = to.map(|to| ResultFile::create_with(&to, (queries.count(), k), extras)).transpose()?;
+    let (mut done, mut shown, mut unindexed) = (Vec::new(), Vec::new(), WithoutIndex::default());
     for (at, options) in settings.iter().enumerate() {
         printer.stage(
             &format!("searching, {} of {}", at + 1, settings.len()),
@@ -99,19 +101,45 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
             "queries",
         );
         let is_last = at + 1 == settings.len();
-        let mut take = |query: usize, hits: &[Hit]| {
+        let mut take = |query: usize, found: Found| {
+            unindexed.add(&found.unindexed);
+            let hits = found.hits.into_iter().next().unwrap_or_default();
+            let hits = [hits];
+            file.as_mut().map_or(Ok(()), |file| file.put_points(query, &hits, extras))?;
             if is_last && query < args.show {
-                document.shown.push((query, hits.iter().take(RESULTS_SHOWN).cloned().collect()));
+                shown.extend(hits.map(|hits| (query, hits)));
             }
-            file.as_mut().map_or(Ok(()), |file| file.put_points(query, &[hits.to_vec()]))
+            Ok(())
         };
         let run = one_run(&collection, &queries, (options, truth.as_ref()), &printer, &mut take)?;
-        document.runs.push(run);
+        done.push(run);
     }
     printer.finish();
     file.map_or(Ok(()), ResultFile::commit)?;
-    output.result(&document, || text(&document))?;
+    unindexed.note(output);
+    let document = Document {
+        data: Named(data),
+        collection: name,
+        queries: Named(queries_path),
+        points,
+        seq,
+        runs: done,
+        unindexed: unindexed.texts(),
+        answers: shown.iter().map(|(query, hits)| Answer::of(*query, hits, extras)).collect(),
+    };
+    report(args, &document, || text(&document, &shown, extras), output)?;
     Ok(Verdict::Fine)
+}
+
+/// Checks the path of the result file.
+fn result_path(args: &Args, queries: &Path) -> Result<Option<ResultPath>> {
+    let Some(path) = args.output.as_deref() else { return Ok(None) };
+    let inputs: Vec<&Path> = args.groundtruth.as_deref().into_iter().chain([queries]).collect();
+    let to = ResultPath::check(path, args.force, &inputs)?;
+    if args.points.with_payload {
+        to.check_payloads("--with-payload")?;
+    }
+    Ok(Some(to))
 }
 
 fn options(given: &Given) -> SearchOptions {
@@ -150,7 +178,7 @@ fn one_run(
     queries: &Queries,
     (options, truth): (&SearchOptions, Option<&GroundTruth>),
     printer: &ProgressPrinter,
-    take: &mut dyn FnMut(usize, &[Hit]) -> Result<()>,
+    take: &mut dyn FnMut(usize, Found) -> Result<()>,
 ) -> Result<Run> {
     let (all, row_bytes) = (queries.count(), queries.row_bytes().max(1));
     let part = (PART_BYTES / (row_bytes + queries.conversion_bytes())).max(1);
@@ -168,7 +196,7 @@ fn one_run(
                 let own = measured(hits, truth.neighbours_of(query), options.k);
                 (found, wanted) = (found + own.0, wanted + own.1);
             }
-            take(query, hits)?;
+            take(query, results)?;
             printer.advance(1);
         }
     }
@@ -190,15 +218,13 @@ fn measured(hits: &[Hit], truth: &[u32], k: usize) -> (usize, usize) {
     (truth.iter().filter(is_found).count(), truth.len())
 }
 
-fn text(document: &Document<'_>) -> String {
+fn text(document: &Document<'_>, shown: &[(usize, Vec<Hit>)], extras: Extras<'_>) -> String {
     let mut out = String::new();
-    if !document.shown.is_empty() {
+    if !shown.is_empty() {
         out += "nearest first, id (distance):\n";
     }
-    for (query, hits) in &document.shown {
-        let results: Vec<String> =
-            hits.iter().map(|hit| format!("{} ({:.4})", hit.id, hit.distance)).collect();
-        out += &format!("  query {query}: {}\n", results.join("  "));
+    for (query, hits) in shown {
+        out += &shown_text(*query, hits, RESULTS_SHOWN, extras.text);
     }
     let row = |run: &Run| {
         vec![

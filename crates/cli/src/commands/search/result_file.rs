@@ -1,4 +1,5 @@
-//! Writes results in the layout that the suffix of the file names. Each file appears atomically.
+//! Writes results in the layout that the suffix of the file names. Each file appears atomically. `-` is stdout, which
+//! gets JSON lines.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -10,6 +11,9 @@ use stratann_node::collections::Hit;
 use stratann_node::rows::ExternalId;
 use stratann_storage::output::{AtomicFile, OutputPath};
 use stratann_storage::{Error, Result};
+
+use super::answer::{Answer, TextField};
+use crate::output::print_escaped;
 
 /// Bytes of the counts before the ids of `.ibin` and `.i64bin`.
 const HEADER: u64 = 8;
@@ -70,7 +74,8 @@ impl Layout {
 #[derive(Debug)]
 pub(super) struct ResultPath {
     layout: Layout,
-    main: OutputPath,
+    /// `None` for stdout.
+    main: Option<OutputPath>,
     /// Distances beside `.npy`.
     distances: Option<OutputPath>,
 }
@@ -81,7 +86,10 @@ impl ResultPath {
     /// # Errors
     /// An unknown suffix, and as [`OutputPath::check`].
     pub(super) fn check(path: &Path, force: bool, inputs: &[&Path]) -> Result<ResultPath> {
-        let main = OutputPath::check(path, force, inputs)?;
+        if is_stdout(path) {
+            return Ok(ResultPath { layout: Layout::Jsonl, main: None, distances: None });
+        }
+        let main = Some(OutputPath::check(path, force, inputs)?);
         let layout = Layout::of(path)?;
         let beside = (layout == Layout::Npy).then(|| distances_path(path));
         let distances = beside.map(|path| OutputPath::check(&path, force, inputs)).transpose()?;
@@ -93,15 +101,37 @@ impl ResultPath {
     /// # Errors
     /// `BadInput` for `.ibin` and ids of more than 32 bits.
     pub(super) fn check_ids(&self, id_bytes: usize) -> Result<()> {
-        if self.layout == Layout::Ibin && id_bytes > 4 {
-            return Err(Error::bad_input(format!(
+        match &self.main {
+            Some(main) if self.layout == Layout::Ibin && id_bytes > 4 => Err(Error::bad_input(format!(
                 "{}: ids of this index need more than the 32 bits of .ibin; name the file {}",
-                self.main.path().display(),
-                self.main.path().with_extension("i64bin").display()
-            )));
+                main.path().display(),
+                main.path().with_extension("i64bin").display()
+            ))),
+            _ => Ok(()),
         }
-        Ok(())
     }
+
+    /// Refuses a layout that has no place for payloads, which `option` asks for.
+    ///
+    /// # Errors
+    /// `BadInput` for a layout of numbers.
+    pub(super) fn check_payloads(&self, option: &str) -> Result<()> {
+        match (&self.main, self.layout) {
+            (Some(main), Layout::Ibin | Layout::I64bin | Layout::Npy) => Err(Error::bad_input(format!(
+                "{}: this layout holds numbers alone; name the file .jsonl or .csv, or leave {option} out",
+                main.path().display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a file is named to print on stdout.
+const STDOUT: &str = "-";
+
+/// Whether results go to stdout, where the report is not printed then.
+pub(super) fn is_stdout(path: &Path) -> bool {
+    path == Path::new(STDOUT)
 }
 
 /// `out.distances.npy` for `out.npy`.
@@ -111,10 +141,49 @@ fn distances_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Where the results go.
+enum To {
+    File(Box<AtomicFile>),
+    Stdout,
+}
+
+impl To {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            To::File(file) => file.write(bytes),
+            To::Stdout => print_escaped(&String::from_utf8_lossy(bytes)),
+        }
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        match self {
+            To::File(file) => file.write_at(bytes, offset),
+            // Stdout gets lines alone.
+            To::Stdout => Err(Error::bad_input("stdout gets JSON lines alone; name a file")),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            To::File(file) => file.path().display().to_string(),
+            To::Stdout => "standard output".into(),
+        }
+    }
+}
+
+/// What lines have beside ids and distances.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extras<'a> {
+    /// Whether they have payloads.
+    pub(super) payloads: bool,
+    /// The field whose text they have.
+    pub(super) text: Option<&'a TextField>,
+}
+
 /// A result file that appears when it is complete.
 pub(super) struct ResultFile {
     layout: Layout,
-    file: AtomicFile,
+    to: To,
     distances: Option<AtomicFile>,
     queries: usize,
     k: usize,
@@ -125,21 +194,33 @@ pub(super) struct ResultFile {
 impl ResultFile {
     /// Creates a file for `queries × k` results.
     pub(super) fn create(to: &ResultPath, queries: usize, k: usize) -> Result<ResultFile> {
-        let mut file = to.main.create()?;
+        ResultFile::create_with(to, (queries, k), Extras::default())
+    }
+
+    /// The same for points with payloads.
+    pub(super) fn create_with(
+        to: &ResultPath,
+        (queries, k): (usize, usize),
+        extras: Extras<'_>,
+    ) -> Result<ResultFile> {
+        let mut own = match &to.main {
+            Some(main) => To::File(Box::new(main.create()?)),
+            None => To::Stdout,
+        };
         let distances = to.distances.as_ref().map(OutputPath::create).transpose()?;
         match to.layout {
             Layout::Ibin | Layout::I64bin => {
                 let counts = [queries as u32, k as u32];
-                file.write_at(bytemuck::cast_slice(&counts), 0)?;
+                own.write_at(bytemuck::cast_slice(&counts), 0)?;
             }
-            Layout::Npy => file.write_at(&npy_header("<u8", queries, k), 0)?,
-            Layout::Csv => file.write(b"query,rank,id,distance\n")?,
+            Layout::Npy => own.write_at(&npy_header("<u8", queries, k), 0)?,
+            Layout::Csv => own.write(csv_header(extras).as_bytes())?,
             Layout::Jsonl => {}
         }
         if let Some(distances) = &distances {
             distances.write_at(&npy_header("<f4", queries, k), 0)?;
         }
-        Ok(ResultFile { layout: to.layout, file, distances, queries, k, text: String::new() })
+        Ok(ResultFile { layout: to.layout, to: own, distances, queries, k, text: String::new() })
     }
 
     /// Writes the results of the queries from `first` on, after those of all queries before.
@@ -161,16 +242,16 @@ impl ResultFile {
         if self.layout == Layout::Ibin {
             // Where there is no result the distance is infinite, and the id means nothing.
             let narrow: Vec<u32> = ids.iter().map(|&id| u32::try_from(id).unwrap_or(u32::MAX)).collect();
-            self.file.write_at(bytemuck::cast_slice(&narrow), start + cell * id_bytes)?;
+            self.to.write_at(bytemuck::cast_slice(&narrow), start + cell * id_bytes)?;
         } else {
-            self.file.write_at(bytemuck::cast_slice(ids), start + cell * id_bytes)?;
+            self.to.write_at(bytemuck::cast_slice(ids), start + cell * id_bytes)?;
         }
         let bytes = bytemuck::cast_slice(distances);
         match &self.distances {
             Some(file) => file.write_at(bytes, NPY_HEADER as u64 + cell * 4),
             None => {
                 let ids_bytes = (self.queries * self.k) as u64 * id_bytes;
-                self.file.write_at(bytes, start + ids_bytes + cell * 4)
+                self.to.write_at(bytes, start + ids_bytes + cell * 4)
             }
         }
     }
@@ -183,7 +264,7 @@ impl ResultFile {
         let other = if i64::try_from(id).is_ok() { ".i64bin" } else { ".npy" };
         Err(Error::bad_input(format!(
             "{}: id {id}, a result of query {}, is too large for this layout; name the file {other}",
-            self.file.path().display(),
+            self.to.name(),
             first + at
         )))
     }
@@ -201,18 +282,18 @@ impl ResultFile {
                 let _ = writeln!(self.text, "{query},{rank},{id},{distance}");
             }
         }
-        self.file.write(self.text.as_bytes())
+        self.to.write(self.text.as_bytes())
     }
 
     /// Writes the nearest points of each query from `first` on, after those of all queries before.
     ///
     /// # Errors
     /// A layout that takes numbers alone, and an id that is none; as [`ResultFile::put`].
-    pub(super) fn put_points(&mut self, first: usize, hits: &[Vec<Hit>]) -> Result<()> {
+    pub(super) fn put_points(&mut self, first: usize, hits: &[Vec<Hit>], extras: Extras<'_>) -> Result<()> {
         self.text.clear();
         match self.layout {
-            Layout::Jsonl => self.push_lines(first, hits),
-            Layout::Csv => self.push_cells(first, hits),
+            Layout::Jsonl => self.push_lines(first, hits, extras)?,
+            Layout::Csv => self.push_cells(first, hits, extras),
             Layout::Ibin | Layout::I64bin | Layout::Npy => {
                 let (mut ids, mut distances) = (Vec::new(), Vec::new());
                 for (hits, query) in hits.iter().zip(first..) {
@@ -226,22 +307,31 @@ impl ResultFile {
                 return self.put_binary(first, &ids, &distances);
             }
         }
-        self.file.write(self.text.as_bytes())
+        self.to.write(self.text.as_bytes())
     }
 
-    fn push_lines(&mut self, first: usize, hits: &[Vec<Hit>]) {
+    fn push_lines(&mut self, first: usize, hits: &[Vec<Hit>], extras: Extras<'_>) -> Result<()> {
         for (hits, query) in hits.iter().zip(first..) {
-            let ids: Vec<_> = hits.iter().map(|hit| id_json(&hit.id)).collect();
-            let distances: Vec<f32> = hits.iter().map(|hit| hit.distance).collect();
-            let line = serde_json::json!({ "query": query, "ids": ids, "distances": distances });
-            let _ = writeln!(self.text, "{line}");
+            let line = serde_json::to_string(&Answer::of(query, hits, extras));
+            self.text +=
+                &line.map_err(|e| Error::corrupt(format!("a payload is no JSON: {e}; verify it")))?;
+            self.text.push('\n');
         }
+        Ok(())
     }
 
-    fn push_cells(&mut self, first: usize, hits: &[Vec<Hit>]) {
+    fn push_cells(&mut self, first: usize, hits: &[Vec<Hit>], extras: Extras<'_>) {
         for (hits, query) in hits.iter().zip(first..) {
             for (rank, hit) in hits.iter().enumerate() {
-                let _ = writeln!(self.text, "{query},{rank},{},{}", cell(&hit.id.to_string()), hit.distance);
+                let _ = write!(self.text, "{query},{rank},{},{}", cell(&hit.id.to_string()), hit.distance);
+                if let Some(field) = extras.text {
+                    let _ = write!(self.text, ",{}", cell(&field.of(hit).unwrap_or_default()));
+                }
+                if extras.payloads {
+                    let json = String::from_utf8_lossy(hit.payload.as_deref().unwrap_or_default());
+                    let _ = write!(self.text, ",{}", cell(&json));
+                }
+                self.text.push('\n');
             }
         }
     }
@@ -251,7 +341,7 @@ impl ResultFile {
         let refused = |why: &str, name: &str| {
             Err(Error::bad_input(format!(
                 "{}: id {id}, a result of query {query}, {why}; name the file {name}",
-                self.file.path().display()
+                self.to.name()
             )))
         };
         let ExternalId::Number(number) = *id else { return refused("is no number", ".jsonl or .csv") };
@@ -265,16 +355,18 @@ impl ResultFile {
     /// Publishes the file under its final name, after the distances beside it.
     pub(super) fn commit(self) -> Result<()> {
         self.distances.map_or(Ok(()), AtomicFile::commit)?;
-        self.file.commit()
+        match self.to {
+            To::File(file) => file.commit(),
+            To::Stdout => Ok(()),
+        }
     }
 }
 
-/// An id in JSON: a number, or a string.
-fn id_json(id: &ExternalId) -> serde_json::Value {
-    match id {
-        ExternalId::Number(number) => (*number).into(),
-        other => other.to_string().into(),
-    }
+/// The first line of a `.csv` file.
+fn csv_header(extras: Extras<'_>) -> String {
+    let text = if extras.text.is_some() { ",text" } else { "" };
+    let payload = if extras.payloads { ",payload" } else { "" };
+    format!("query,rank,id,distance{text}{payload}\n")
 }
 
 /// A text as a cell of a line, in quotes where it has what separates cells or lines.

@@ -8,6 +8,7 @@ use super::Point;
 use super::block::{Block, RowBits};
 use super::state::{At, State};
 use crate::collections::error::{Error, Result};
+use crate::collections::estimate::{Asked, sample};
 use crate::rows::ExternalId;
 
 /// Rows of a state that match a predicate, as far as they were asked for. Each row is decided once.
@@ -105,6 +106,21 @@ impl State {
     /// Points in memory that match.
     pub(crate) fn count_matching(&self, matches: &mut Matches) -> u64 {
         self.behind(None).filter(|(_, at, block)| matches.has(*at, block)).count() as u64
+    }
+
+    /// What a sample of the points in memory tells.
+    ///
+    /// # Errors
+    /// `Corrupt` for a payload that is none.
+    pub(crate) fn asked_of_memory(&self, predicate: &Arc<Predicate>) -> Result<Asked> {
+        let mut matches = self.matches(predicate);
+        let mut asked = Asked { open: self.behind(None).count() as u64, ..Asked::default() };
+        for (_, at, block) in sample(asked.open, self.behind(None)) {
+            asked.asked += 1;
+            asked.matching += u64::from(matches.has(at, block));
+        }
+        matches.check()?;
+        Ok(asked)
     }
 
     /// Ids of points in memory that match, and the numbers of their changes, in no order.

@@ -21,6 +21,10 @@ use crate::segments::{
     next_merge,
 };
 
+/// The payloads of a segment are written again when those of one in so many rows have changed, of so many at least.
+const FOLDED_SHARE: u64 = 20;
+const FOLDED_MIN: u64 = 64;
+
 /// Segments get smaller numbers; a folder of a larger one is none of ours.
 const NUMBERS_MAX: u64 = u64::MAX / 2;
 
@@ -308,7 +312,11 @@ impl Slot {
         if has_folder || shared.options.is_checkpoint_due(&self.spec, state) {
             shared.jobs.ask(shared, self, Job::Checkpoint);
         }
-        if is_begun || due(shared, state).is_some() || self.is_reindexing_due(shared, state) {
+        if is_begun
+            || due(shared, state).is_some()
+            || to_fold(shared, state).is_some()
+            || self.is_reindexing_due(shared, state)
+        {
             shared.jobs.ask(shared, self, Job::Merge);
         }
     }
@@ -316,8 +324,16 @@ impl Slot {
 
 /// The merge of a state that is due.
 pub(super) fn due(shared: &Shared, state: &State) -> Option<Level> {
-    // Newer payloads are worth a merge as dead rows are.
-    let worn = |own: &SegmentState| Sized { dead: sized(own).dead + own.overlay.count(), ..sized(own) };
-    let sizes: Vec<Sized> = state.segments.iter().map(worn).collect();
+    let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
     next_merge(&sizes, shared.options.first_rows)
+}
+
+/// A segment whose payloads are to be written again: those of one in twenty rows have changed, or newer ones take a
+/// quarter of the memory that there is for points.
+pub(super) fn to_fold<'a>(shared: &Shared, state: &'a State) -> Option<&'a SegmentState> {
+    state.segments.iter().find(|own| {
+        let count = own.overlay.count();
+        let are_many = count >= FOLDED_MIN && count * FOLDED_SHARE > own.segment.rows();
+        are_many || own.overlay.bytes() > shared.overlay_bytes_max
+    })
 }

@@ -12,7 +12,7 @@ use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
 use super::jobs::{Job, beside_searches};
-use super::opening::due;
+use super::opening::{due, to_fold};
 use super::slot::{Live, Shared, Slot, Turn};
 use crate::collections::budget::SegmentRoom;
 use crate::collections::delta::{SegmentState, State};
@@ -20,8 +20,8 @@ use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Sized, Source, Unfinished,
-    folder_of,
+    self, Curves, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Sized, Source,
+    Unfinished, folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -44,6 +44,31 @@ struct New {
     segment: Arc<Segment>,
     /// Places in the order of ids, ascending.
     dead: Vec<u32>,
+}
+
+/// Segments that become one.
+struct Chosen {
+    segments: Vec<SegmentState>,
+    level: u8,
+    /// Whether it is one whose payloads alone are written again.
+    is_fold: bool,
+}
+
+impl Chosen {
+    fn fold(own: &SegmentState) -> Chosen {
+        Chosen { segments: vec![own.clone()], level: own.segment.entry.level, is_fold: true }
+    }
+
+    fn sources(self) -> Vec<Source> {
+        let is_fold = self.is_fold;
+        let of = |own: SegmentState| {
+            // Rows keep their places in a fold, so dead ones have one.
+            let all = is_fold.then(|| Arc::new(own.segment.index.all_rows()));
+            let left = all.unwrap_or_else(|| own.left.rows().clone());
+            Source { left, segment: own.segment, overlay: own.overlay }
+        };
+        self.segments.into_iter().map(of).collect()
+    }
 }
 
 impl Slot {
@@ -161,6 +186,7 @@ impl Slot {
         let replaces = live.map_or(0, |live| live.lock().bytes());
         beside_searches(is_urgent, || {
             let entry = segments::from_points(&folder, &points, &making, progress)?;
+            self.indexes_built.fetch_add(1, Ordering::Relaxed);
             self.open_segment(shared, &entry, replaces).map(Some)
         })
     }
@@ -181,6 +207,7 @@ impl Slot {
             threads: shared.options.threads,
             ram_budget: shared.options.build_bytes,
             schema: self.schema(shared)?,
+            curves: None,
         })
     }
 
@@ -193,9 +220,12 @@ impl Slot {
 
     /// Merges segments as long as some are due, and has payloads of the others indexed by the schema.
     pub(crate) fn merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
-        while self.merge_next(shared, progress, |state| {
-            let next = due(shared, state)?;
-            Some((next.segments.iter().map(|&at| state.segments[at].clone()).collect(), next.level))
+        while self.merge_next(shared, progress, |state| match due(shared, state) {
+            Some(next) => {
+                let segments = next.segments.iter().map(|&at| state.segments[at].clone());
+                Some(Chosen { segments: segments.collect(), level: next.level, is_fold: false })
+            }
+            None => to_fold(shared, state).map(Chosen::fold),
         })? {}
         self.reindex(shared, progress)
     }
@@ -205,11 +235,12 @@ impl Slot {
     pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         for _ in 0..MERGES_AT_ONCE {
             let is_merged = self.merge_next(shared, progress, |state| {
-                let is_whole = |own: &SegmentState| {
-                    sized(own).dead == 0 && own.overlay.count() == 0 && own.segment.entry.level > 0
-                };
-                let is_one = state.segments.len() < 2 && state.segments.iter().all(is_whole);
-                (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
+                let is_whole = |own: &SegmentState| sized(own).dead == 0 && own.segment.entry.level > 0;
+                match &state.segments[..] {
+                    [] => None,
+                    [one] if is_whole(one) => (one.overlay.count() > 0).then(|| Chosen::fold(one)),
+                    all => Some(Chosen { segments: all.to_vec(), level: 2, is_fold: false }),
+                }
             })?;
             if !is_merged {
                 break;
@@ -230,31 +261,28 @@ impl Slot {
         self: &Arc<Slot>,
         shared: &Shared,
         progress: &dyn Progress,
-        choose: impl Fn(&State) -> Option<(Vec<SegmentState>, u8)>,
+        choose: impl Fn(&State) -> Option<Chosen>,
     ) -> Result<bool> {
         shared.check_writable()?;
         let _running = self.running(Job::Merge);
-        let (chosen, level, number) = {
+        let (chosen, is_fold, level, number) = {
             let mut turn = self.turn();
             shared.wake()?;
             let live = self.live_in_turn(shared, &mut turn)?;
             let state = live.delta.state();
             match self.begun(shared, &mut turn, &state) {
-                Some(begun) => begun,
+                Some((begun, level, number)) => (begun, false, level, number),
                 None => {
-                    let Some((chosen, level)) = choose(&state) else { return Ok(false) };
-                    let of = |own: SegmentState| Source {
-                        left: own.left.rows().clone(),
-                        segment: own.segment,
-                        overlay: own.overlay,
-                    };
-                    (chosen.into_iter().map(of).collect::<Vec<_>>(), level, turn.begin_segment())
+                    let Some(next) = choose(&state) else { return Ok(false) };
+                    let (is_fold, level) = (next.is_fold, next.level);
+                    (next.sources(), is_fold, level, turn.begin_segment())
                 }
             }
         };
-        let made = self.merge_of(shared, (&chosen, level, number), progress);
-        let goes_on =
-            matches!(&made, Err(e) if matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io)));
+        let made = self.merge_of(shared, (&chosen, is_fold), (level, number), progress);
+        let may_go_on =
+            |e: &Error| !is_fold && matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io));
+        let goes_on = made.as_ref().is_err_and(may_go_on);
         self.end_segment(shared, number, made.is_err() && !goes_on);
         if goes_on {
             self.turn().begun = Some(number);
@@ -268,18 +296,30 @@ impl Slot {
     fn merge_of(
         self: &Arc<Slot>,
         shared: &Shared,
-        (chosen, level, number): (&[Source], u8, u64),
+        (chosen, is_fold): (&[Source], bool),
+        (level, number): (u8, u64),
         progress: &dyn Progress,
     ) -> Result<()> {
         let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
         let sources: Vec<&Source> = chosen.iter().filter(|source| source.left.count() > 0).collect();
-        let making = self.making(shared, (number, level), self.spec.kind)?;
+        let mut making = self.making(shared, (number, level), self.spec.kind)?;
+        let state = self.live(shared)?.delta.state();
+        let largest = state.segments.iter().max_by_key(|own| own.segment.rows());
+        making.curves = largest.and_then(|own| Curves::of(&own.segment));
+        drop(state);
         let folder = folder_of(&shared.folder_of(self.id), number);
         let merged = match sources.is_empty() {
             true => None,
             false => {
                 let is_urgent = self.live(shared)?.delta.state().checkpoints() > CHECKPOINTS_URGENT;
-                Some(beside_searches(is_urgent, || segments::merge(&sources, &folder, &making, progress))?)
+                let make = || match sources[..] {
+                    [one] if is_fold => segments::fold(one, &folder, &making, progress),
+                    _ => segments::merge(&sources, &folder, &making, progress),
+                };
+                let made = beside_searches(is_urgent, make)?;
+                let count = if is_fold { &self.payloads_folded } else { &self.indexes_built };
+                count.fetch_add(1, Ordering::Relaxed);
+                Some(made)
             }
         };
         let replaces = chosen.iter().map(|own| own.segment.memory_bytes()).sum();

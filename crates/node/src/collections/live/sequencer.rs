@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
 use super::jobs::Job;
-use super::opening::due;
+use super::opening::to_fold;
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
-use crate::collections::delta::{Change, Reader, State};
+use crate::collections::delta::{Change, Reader};
 use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes, encode_point};
 use crate::collections::work::{Deleted, Done, Upserted, Work};
@@ -146,8 +146,7 @@ impl Slot {
     /// many.
     fn ask_for_checkpoint(self: &Arc<Slot>, shared: &Shared) {
         let state = self.opened().map(|live| live.delta.state());
-        let has_worn = |state: &State| state.overlay_bytes() > 0 && due(shared, state).is_some();
-        if state.as_deref().is_some_and(has_worn) {
+        if state.as_deref().is_some_and(|state| to_fold(shared, state).is_some()) {
             shared.jobs.ask(shared, self, Job::Merge);
         }
         let is_due = state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state));

@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     /// Rows of segments that match filters.
     pub(crate) sieves: Sieves,
     pub(crate) options: SegmentOptions,
+    /// Memory of newer payloads of a segment from which on they are written into it.
+    pub(crate) overlay_bytes_max: u64,
     /// Folder with a folder for each collection.
     pub(crate) folder: PathBuf,
     pub(crate) jobs: Jobs,
@@ -163,6 +165,9 @@ pub(crate) struct Slot {
     pub(crate) stages: [StageOfJob; Job::KINDS],
     /// Whether the next merge makes one segment of all points.
     pub(crate) is_to_compact: AtomicBool,
+    /// Indexes that checkpoints and merges built, and segments whose payloads alone were written again.
+    pub(crate) indexes_built: AtomicU64,
+    pub(crate) payloads_folded: AtomicU64,
     /// Why the last job of its kind failed, if it did.
     pub(crate) trouble: Mutex<[Option<Error>; Job::KINDS]>,
 }
@@ -176,6 +181,8 @@ impl Slot {
             queue: Mutex::default(),
             answered: Condvar::new(),
             turn: Mutex::default(),
+            indexes_built: 0.into(),
+            payloads_folded: 0.into(),
             live: RwLock::default(),
             is_dropped: false.into(),
             is_used: false.into(),

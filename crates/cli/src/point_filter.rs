@@ -1,0 +1,105 @@
+//! Filters over payloads that a user gives, and notes on fields without an index.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use stratann_payload::index::Unindexed;
+use stratann_payload::{Filter, Predicate};
+use stratann_storage::{Error, Result};
+
+use crate::output::Output;
+
+/// A filter over the payloads of points, in one of its two forms.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct PointFilterArgs {
+    /// Only points that match: JSON in the form of Qdrant, {"must": [{"key": "price", "range": {"lt": 50}}]}
+    #[arg(long, value_name = "JSON", help_heading = "Filter")]
+    filter: Option<String>,
+    /// The same as text: price < 50 and brand = 'x'
+    #[arg(long = "where", value_name = "TEXT", help_heading = "Filter")]
+    text: Option<String>,
+}
+
+impl PointFilterArgs {
+    /// Name of the option that is given; `None` without a filter.
+    pub(crate) fn option(&self) -> Option<&'static str> {
+        let filter = self.filter.as_ref().map(|_| "--filter");
+        filter.or(self.text.as_ref().map(|_| "--where"))
+    }
+
+    /// The filter; `None` where none is given.
+    ///
+    /// # Errors
+    /// `BadInput` for both forms at once, and for what is no filter, with its place.
+    pub(crate) fn read(&self) -> Result<Option<Arc<Predicate>>> {
+        let named = |option: &str, e: Error| Error::bad_input(format!("{option}: {}", e.message));
+        let filter = match (&self.filter, &self.text) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => {
+                return Err(Error::bad_input("--filter and --where are both given; give one of them"));
+            }
+            (Some(json), None) => Filter::from_json(json.as_bytes()).map_err(|e| named("--filter", e)),
+            (None, Some(text)) => Filter::from_where(text).map_err(|e| named("--where", e)),
+        };
+        filter.map(|filter| Some(Arc::new(filter.compile())))
+    }
+}
+
+/// Conditions of a filter for which payloads were read, for want of an index.
+#[derive(Debug, Default)]
+pub(crate) struct WithoutIndex(BTreeSet<String>);
+
+impl WithoutIndex {
+    /// Those of one reply.
+    pub(crate) fn of(unindexed: &[Unindexed]) -> WithoutIndex {
+        let mut own = WithoutIndex::default();
+        own.add(unindexed);
+        own
+    }
+
+    /// Adds those of a reply.
+    pub(crate) fn add(&mut self, unindexed: &[Unindexed]) {
+        self.0.extend(unindexed.iter().map(ToString::to_string));
+    }
+
+    /// Fields with the index that each lacks, in their order.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        self.0.iter().cloned().collect()
+    }
+
+    /// Notes that payloads were read.
+    pub(crate) fn note(&self, output: Output) {
+        if !self.0.is_empty() {
+            let fields = self.texts().join(", ");
+            output.note(&format!(
+                "note: payloads were read for want of an index: {fields}; `stratann collection schema --set` makes one"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(filter: Option<&str>, text: Option<&str>) -> Result<Option<Arc<Predicate>>> {
+        PointFilterArgs { filter: filter.map(String::from), text: text.map(String::from) }.read()
+    }
+
+    #[test]
+    fn both_forms_are_the_same_filter_and_mistakes_are_named() {
+        let json = r#"{"must": [{"key": "price", "range": {"lt": 50}}]}"#;
+        let (one, two) = (given(Some(json), None), given(None, Some("price < 50")));
+        assert_eq!(one.unwrap().unwrap().key(), two.unwrap().unwrap().key());
+        assert!(given(None, None).unwrap().is_none());
+        for (filter, text, why) in [
+            (Some("{}"), Some("a = 1"), "give one of them"),
+            (Some("{"), None, "--filter: "),
+            (Some(r#"{"most": []}"#), None, "most"),
+            (None, Some("price <"), "--where: the where text is wrong at column"),
+        ] {
+            let error = given(filter, text).unwrap_err();
+            assert!(error.message.contains(why), "{error}");
+        }
+    }
+}
