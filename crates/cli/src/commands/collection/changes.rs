@@ -23,7 +23,7 @@ use crate::point_filter::{PointFilterArgs, WithoutIndex};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
-/// Times that a batch is tried while the collection has no room for it.
+/// Times that a batch is tried while the collection has no room for it, and no checkpoint or merge that makes some.
 const ATTEMPTS: u32 = 10;
 
 /// The table's options of upserts.
@@ -289,25 +289,34 @@ fn delete_matching(args: &Delete, filter: &Arc<Predicate>, output: Output) -> Re
     Ok(Verdict::Fine)
 }
 
-/// Makes a change. While the collection has no room for it, waits and tries again, some times.
+/// Makes a change. While the collection has no room for it, waits and tries again: as long as a checkpoint or a merge
+/// waits or runs, else some times.
 pub(super) fn patiently<T>(
     printer: &ProgressPrinter,
     collection: &Collection,
     mut change: impl FnMut(&Collection) -> collections::Result<T>,
 ) -> Result<T> {
-    let mut attempt = 1;
+    let (mut attempt, mut is_said) = (1, false);
     loop {
         let error = match change(collection) {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        let Some(seconds) = error.retry_after_s().filter(|_| attempt < ATTEMPTS) else {
-            return Err(plain(error));
-        };
-        if attempt == 1 {
-            printer.note(&format!("note: {error}; waiting"));
+        let Some(seconds) = error.retry_after_s() else { return Err(plain(error)) };
+        let facts = collection.facts().ok();
+        let trouble = facts.as_ref().and_then(|facts| facts.trouble.clone());
+        let makes_room = trouble.is_none() && facts.is_some_and(|facts| !facts.jobs.is_empty());
+        if !makes_room && attempt == ATTEMPTS {
+            let why =
+                trouble.map_or(String::new(), |e| format!("; its last checkpoint or merge failed: {e}"));
+            let error = plain(error);
+            return Err(Error { message: error.message + &why, ..error });
         }
-        attempt += 1;
+        attempt += u32::from(!makes_room);
+        if !is_said {
+            printer.note(&format!("note: {error}; waiting"));
+            is_said = true;
+        }
         for _ in 0..10 * seconds {
             printer.check_interrupted()?;
             std::thread::sleep(Duration::from_millis(100));
