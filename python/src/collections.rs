@@ -269,6 +269,8 @@ impl DataFolder {
         all["delta_points"] = facts.delta_points.into();
         all["delta_bytes"] = facts.delta_bytes.into();
         all["segments"] = segments.collect();
+        all["indexes_built"] = facts.indexes_built.into();
+        all["payloads_folded"] = facts.payloads_folded.into();
         all["trouble_code"] = facts.trouble.as_ref().map(|e| e.kind.code()).into();
         all["trouble"] = facts.trouble.map(|e| e.message).into();
         all["schema"] = json!(schema);
@@ -392,14 +394,24 @@ impl DataFolder {
         points.into_iter().map(|point| point.map(|point| point_object(py, point)).transpose()).collect()
     }
 
-    /// Number of points, or of those that match, and conditions that read payloads.
-    fn count(&self, py: Python<'_>, name: &str, filter: Option<PyFilter>) -> PyResult<(u64, Vec<String>)> {
+    /// Number of points, or of those that match; how many at least and at most; and conditions that read payloads.
+    fn count(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        filter: Option<PyFilter>,
+        exact: bool,
+    ) -> PyResult<([u64; 3], Vec<String>)> {
         self.call_collection(py, name, |collection| match &filter {
-            Some(filter) => {
+            Some(filter) if exact => {
                 let counted = collection.count_matching(&filter.compile()?)?;
-                Ok((counted.points, texts(&counted.unindexed)))
+                Ok(([counted.points; 3], texts(&counted.unindexed)))
             }
-            None => Ok((collection.count()?, Vec::new())),
+            Some(filter) => {
+                let about = collection.estimate_matching(&filter.compile()?)?;
+                Ok(([about.points, about.least, about.most], texts(&about.unindexed)))
+            }
+            None => Ok(([collection.count()?; 3], Vec::new())),
         })
     }
 

@@ -220,17 +220,18 @@ class Collection:
         points = self._folder.get(self._name, ids_of(ids))
         return [None if point is None else self._point(point) for point in points]
 
-    def count(self, *, filter: PointFilter | None = None) -> Count:
+    def count(self, *, filter: PointFilter | None = None, exact: bool = True) -> Count:
         """Returns the number of points, or of those that match a filter. It is an int; its attribute ``unindexed`` has
-        the conditions for which payloads were read.
+        the conditions for which payloads were read, and ``least`` and ``most`` say between which numbers it is.
 
         Args:
             filter: as in `search`.
+            exact: False for an estimate: where no index decides, at most 256 payloads of each part are read.
 
         Raises:
             InputError: a filter that is wrong, with the place.
         """
-        return Count.of(*self._folder.count(self._name, filter_of(filter)))
+        return Count.of(*self._folder.count(self._name, filter_of(filter), exact))
 
     def scroll(self, after: Id | None = None, limit: int = 1000, *, filter: PointFilter | None = None) -> Page:
         """Returns points in the order of their ids: numbers, then UUIDs, then strings.
@@ -413,8 +414,9 @@ class Collection:
 
     def info(self) -> dict[str, Any]:
         """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind``, ``points``,
-        ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, ``trouble``: why the last checkpoint or merge failed,
-        or None, ``trouble_code``, ``jobs``: kinds of jobs that wait or run, ``progress`` of those that run,
+        ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, ``indexes_built`` and ``payloads_folded``: what
+        checkpoints and merges have made since the folder was opened, ``trouble``: why the last one failed, or None,
+        ``trouble_code``, ``jobs``: kinds of jobs that wait or run, ``progress`` of those that run,
         ``schema``: that of `schema`, ``memory_bytes``, ``memory_quota_bytes`` and ``memory_minimum_bytes``."""
         described: dict[str, Any] = json.loads(self._folder.info(self._name))
         return described

@@ -59,13 +59,18 @@ class Deleted:
 class Count(int):
     """A number of points."""
 
+    #: At least and at most so many points: the number itself, unless it is an estimate.
+    least: int
+    most: int
     #: Conditions of the filter for which payloads were read, for want of an index.
     unindexed: list[str]
 
     @classmethod
-    def of(cls, points: int, unindexed: Sequence[str]) -> Count:
-        """A number with what is said of the filter."""
-        count = cls(points)
+    def of(cls, points: Sequence[int], unindexed: Sequence[str]) -> Count:
+        """A number, the least and the most, with what is said of the filter."""
+        about, least, most = points
+        count = cls(about)
+        count.least, count.most = least, most
         count.unindexed = list(unindexed)
         return count
 

@@ -202,9 +202,9 @@ class RemoteFolder:
         points = self._read("POST", name, "/get", _object(fields))["points"]
         return [None if point is None else _point(point) for point in points]
 
-    def count(self, name: str, filter: _Filter | None) -> tuple[int, list[str]]:
-        counted = self._read("POST", name, "/count", _object(_filter(filter)))
-        return counted["count"], counted["unindexed"]
+    def count(self, name: str, filter: _Filter | None, exact: bool) -> tuple[list[int], list[str]]:
+        counted = self._read("POST", name, "/count", _object({**_filter(filter), "exact": _json(exact)}))
+        return [counted["count"], counted["least"], counted["most"]], counted["unindexed"]
 
     def scroll(self, name: str, after: _RawId | None, limit: int, filter: _Filter | None) -> tuple[Any, ...]:
         fields = {"limit": _json(limit), "with_vectors": b"true", "vectors_as": b'"base64"', **_filter(filter)}

@@ -454,6 +454,17 @@ def test_a_filter_names_ids_of_all_types(points):
     assert points.count(filter=f"has_id(7, '{UUID}')") == 2
 
 
+def test_a_count_is_estimated_from_a_sample(points):
+    points.upsert(np.arange(2000), line(*range(2000)), [{"n": at, "odd": at % 2 == 1} for at in range(2000)])
+    exact = points.count(filter="odd = true")
+    assert (exact, exact.least, exact.most) == (1000, 1000, 1000)
+    about = points.count(filter="odd = true", exact=False)
+    assert abs(about - 1000) < 300 and about.least < about <= about.most
+    assert about.least <= 1000 <= about.most and about.unindexed == exact.unindexed == []
+    everything = points.count(exact=False)
+    assert (everything, everything.least, everything.most) == (2000, 2000, 2000)
+
+
 def test_points_are_deleted_by_a_filter(points):
     points.upsert(np.arange(60), line(*range(60)), colored(60))
     points.compact()
@@ -580,6 +591,8 @@ def test_what_is_documented_is_there(client, points):
         "delta_points",
         "delta_bytes",
         "segments",
+        "indexes_built",
+        "payloads_folded",
         "trouble",
         "trouble_code",
         "jobs",

@@ -175,6 +175,8 @@ fn collections_are_listed_and_dropped() {
         "delta_points",
         "delta_bytes",
         "segments",
+        "indexes_built",
+        "payloads_folded",
         "trouble",
         "jobs",
         "memory_bytes",

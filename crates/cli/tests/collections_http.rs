@@ -108,7 +108,7 @@ fn what_is_written_is_found_also_after_a_restart() {
         assert_eq!(answers[1]["vectors"], value!([[4.0, 0.0], [3.0, 0.0]]));
         assert_eq!((&answers[1]["distances"], &found["seq"]), (&value!([0.0, 1.0]), &2.into()));
         let counted = place.ok("POST", "/v1/collections/c/count", Value::Null);
-        assert_eq!(counted, value!({ "seq": 2, "count": 6, "unindexed": [] }));
+        assert_eq!(counted, value!({ "seq": 2, "count": 6, "least": 6, "most": 6, "unindexed": [] }));
         let point = place.ok("GET", &format!("/v1/collections/c/points/{}", u64::MAX), Value::Null);
         assert_eq!(point, value!({ "id": u64::MAX, "seq": 1, "vector": [2.0, 0.0] }));
         place.restart();

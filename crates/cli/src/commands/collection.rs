@@ -211,6 +211,9 @@ struct InfoDocument {
     delta_points: u64,
     delta_bytes: u64,
     segments: Vec<SegmentDocument>,
+    /// Indexes that checkpoints and merges built since the folder was opened, and payloads that were written again.
+    indexes_built: u64,
+    payloads_folded: u64,
     /// Why the last checkpoint or merge failed, if it did.
     trouble: Option<String>,
     /// Kinds of jobs that wait or run.
@@ -350,6 +353,8 @@ fn info_document(described: Described, facts: &Facts) -> InfoDocument {
         delta_points: facts.delta_points,
         delta_bytes: facts.delta_bytes,
         segments: segments.collect(),
+        indexes_built: facts.indexes_built,
+        payloads_folded: facts.payloads_folded,
         trouble: facts.trouble.as_ref().map(|e| e.message.clone()),
         jobs: facts.jobs.clone(),
         memory_bytes: facts.memory_bytes,

@@ -65,6 +65,8 @@ pub struct SegmentOptions {
     pub checkpoint_bytes: u64,
     /// The same for a collection without segments, whose searches compare all points.
     pub first_rows: u64,
+    /// Newer payloads of a segment from which on they are written into it, if one row in twenty has one.
+    pub fold_payloads: u64,
     /// Checkpoints that may wait, before changes are refused.
     pub waiting_max: u64,
     /// Whether threads of the process make checkpoints and merges. Without them only
@@ -82,6 +84,7 @@ impl Default for SegmentOptions {
             checkpoint_rows: 65_536,
             checkpoint_bytes: 16 << 20,
             first_rows: 16_000,
+            fold_payloads: 64,
             waiting_max: 4,
             in_background: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),

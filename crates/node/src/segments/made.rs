@@ -90,6 +90,12 @@ impl Making {
         self.curves.as_ref().filter(|own| own.fit(kind, rows))
     }
 
+    /// The same with less memory for the build, as so many bytes are taken beside it; half of it is left at least.
+    pub(super) fn beside(&self, taken: u64) -> Making {
+        let ram_budget = self.ram_budget.map(|all| all - taken.min(all / 2));
+        Making { ram_budget, ..self.clone() }
+    }
+
     pub(super) fn shape(&self, rows: u64) -> Shape {
         Shape { rows, dim: self.dim, dtype: self.dtype }
     }

@@ -85,7 +85,9 @@ fn merge_begun(
     let before = content_of(sources, &hashes, &payloads)?;
     drop(hashes);
     let reader = Reader::open(&path)?;
-    let entry = write(folder, Some(&reader), (ids_of(sources), &payloads), (making, before), progress)?;
+    let rows_of_sources: u64 = ordinals.iter().map(|own| own.len() as u64).sum();
+    let making = making.beside(4 * rows_of_sources + payloads.memory_bytes());
+    let entry = write(folder, Some(&reader), (ids_of(sources), &payloads), (&making, before), progress)?;
     payloads.remove()?;
     std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
     Unfinished::remove(folder)?;

@@ -81,6 +81,11 @@ impl Copied {
         Ok(())
     }
 
+    /// Memory of the places, bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        (self.places.capacity() * size_of::<(u64, u32, u64)>()) as u64
+    }
+
     /// Hash of the payload of an ordinal.
     pub(super) fn hash(&self, ordinal: usize) -> Option<u64> {
         self.places.get(ordinal).filter(|place| place.1 > 0).map(|place| place.2)

@@ -170,9 +170,13 @@ pub(super) const CHOSEN: Object = Object {
         maybe("where", Shape::Text, WHERE),
     ],
 };
-pub(super) const FILTER_ALONE: Object = Object {
-    name: "FilterRequest",
-    fields: &[maybe("filter", Shape::Any, FILTER), maybe("where", Shape::Text, WHERE)],
+pub(super) const COUNT: Object = Object {
+    name: "CountRequest",
+    fields: &[
+        maybe("filter", Shape::Any, FILTER),
+        maybe("where", Shape::Text, WHERE),
+        maybe("exact", Shape::Flag, "false for an estimate, which reads a sample of the payloads; true"),
+    ],
 };
 pub(super) const SET: Object = Object {
     name: "SetPayloadRequest",
@@ -263,6 +267,16 @@ pub(super) const INFO_REPLY: Object = Object {
         always("delta_points", Shape::Whole, "points that are in no segment"),
         always("delta_bytes", Shape::Whole, "memory of these"),
         always("segments", Shape::List(&Shape::Object(&SEGMENT)), "segments, the largest first"),
+        always(
+            "indexes_built",
+            Shape::Whole,
+            "indexes that checkpoints and merges built since the folder was opened",
+        ),
+        always(
+            "payloads_folded",
+            Shape::Whole,
+            "segments whose payloads alone were written again since then",
+        ),
         always("trouble", Shape::Null(&Shape::Text), "why the last checkpoint or merge failed"),
         always("trouble_code", Shape::Null(&Shape::Name(Names::Code)), "the code of that error"),
         always("jobs", Shape::List(&Shape::Name(Names::Job)), "kinds of jobs that wait or run"),
@@ -367,7 +381,9 @@ pub(super) const COUNT_REPLY: Object = Object {
     name: "CountReply",
     fields: &[
         always("seq", Shape::Whole, "number of the newest change up to which all are counted"),
-        always("count", Shape::Whole, "points"),
+        always("count", Shape::Whole, "points, or about so many"),
+        always("least", Shape::Whole, "at least so many points"),
+        always("most", Shape::Whole, "at most so many points; the same where they are counted"),
         always("unindexed", Shape::List(&Shape::Text), UNINDEXED),
     ],
 };

@@ -64,11 +64,17 @@ pub(super) struct WantedBody<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct FilterBody<'a> {
+pub(super) struct CountBody<'a> {
     #[serde(borrow, default)]
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default = "yes")]
+    exact: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Deserialize)]
@@ -107,11 +113,11 @@ pub(super) fn filter(json: Option<&RawValue>, text: Option<&str>) -> Result<Opti
     filter.map(|filter| Some(Arc::new(filter.compile()))).map_err(|e| e.message)
 }
 
-/// A body that has a filter, or nothing.
-pub(super) fn optional(body: &[u8]) -> Result<Option<Arc<Predicate>>, String> {
+/// The points that are counted, and whether exactly. All without a filter.
+pub(super) fn counted(body: &[u8]) -> Result<(Option<Arc<Predicate>>, bool), String> {
     let body = if body.is_empty() { b"{}" } else { body };
-    let read: FilterBody<'_> = read(body, r#"{"where": "price < 50"}, {} or no body"#)?;
-    filter(read.filter, read.text.as_deref())
+    let read: CountBody<'_> = read(body, r#"{"where": "price < 50"}, {} or no body"#)?;
+    Ok((filter(read.filter, read.text.as_deref())?, read.exact))
 }
 
 /// The points that a body is about: by ids, or by a filter.
@@ -208,7 +214,10 @@ mod tests {
             let error = wanted(body).map(|_| ()).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        assert!(optional(b"").unwrap().is_none() && optional(b"{}").unwrap().is_none());
+        for (body, is_exact) in [(&b""[..], true), (b"{}", true), (br#"{"exact": false}"#, false)] {
+            assert!(matches!(counted(body), Ok((None, own)) if own == is_exact));
+        }
+        assert!(counted(br#"{"where": "a = 1", "exact": 0}"#).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use stratann_node::collections::{
-    Collection, Error, Kind, LIMIT_MAX, PayloadChanged, SearchOptions, Spec, Upserted,
+    Collection, Error, Estimated, Kind, LIMIT_MAX, PayloadChanged, SearchOptions, Spec, Upserted,
 };
 use stratann_node::rows::ExternalId;
 use stratann_payload::index::Unindexed;
@@ -148,15 +148,22 @@ pub(super) fn delete(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
 /// Number of points, or of those that match.
 pub(super) fn count(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    let filter = filters::optional(asked.body).map_err(Rejection::bad)?;
+    let (filter, is_exact) = filters::counted(asked.body).map_err(Rejection::bad)?;
+    let counted = |seq, count, unindexed: &[Unindexed]| {
+        ok(&CountReply { seq, count, least: count, most: count, unindexed: texts(unindexed) })
+    };
     let Some(filter) = filter else {
         // All changes up to this one are counted.
         let seq = collection.seq().map_err(rejection)?;
-        return ok(&CountReply { seq, count: collection.count().map_err(rejection)?, unindexed: Vec::new() });
+        return counted(seq, collection.count().map_err(rejection)?, &[]);
     };
-    let counted = collection.count_matching(&filter).map_err(rejection)?;
-    let unindexed = texts(&counted.unindexed);
-    ok(&CountReply { seq: counted.seq, count: counted.points, unindexed })
+    if is_exact {
+        let found = collection.count_matching(&filter).map_err(rejection)?;
+        return counted(found.seq, found.points, &found.unindexed);
+    }
+    let Estimated { seq, points, least, most, unindexed, .. } =
+        collection.estimate_matching(&filter).map_err(rejection)?;
+    ok(&CountReply { seq, count: points, least, most, unindexed: texts(&unindexed) })
 }
 
 fn texts(unindexed: &[Unindexed]) -> Vec<String> {

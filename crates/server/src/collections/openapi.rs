@@ -123,7 +123,7 @@ mod tests {
 
     use super::super::body::{GetBody, LimitsBody, Nothing, PointsBody, QueryBody, ScrollBody, SpecBody};
     use super::super::document::*;
-    use super::super::filters::{ChangeBody, FilterBody, WantedBody};
+    use super::super::filters::{ChangeBody, CountBody, WantedBody};
     use super::*;
 
     /// Takes the names of the fields that a type reads.
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(said_of(&[&SCROLL]), read_by::<ScrollBody<'_>>());
         assert_eq!(said_of(&[&GET]), read_by::<GetBody<'_>>());
         assert_eq!(said_of(&[&CHOSEN]), read_by::<WantedBody<'_>>());
-        assert_eq!(said_of(&[&FILTER_ALONE]), read_by::<FilterBody<'_>>());
+        assert_eq!(said_of(&[&COUNT]), read_by::<CountBody<'_>>());
         assert_eq!(said_of(&[&SET, &OVERWRITE, &DELETE_KEYS, &CHOSEN]), read_by::<ChangeBody<'_>>());
         assert_eq!(said_of(&[&NOTHING]), read_by::<Nothing>());
     }

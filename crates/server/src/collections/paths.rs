@@ -133,12 +133,8 @@ fn of_points() -> Vec<Route> {
         sends("queryPoints", "the nearest points", (&tables::QUERY, true), (200, &tables::QUERY_REPLY));
     let scroll =
         sends("scrollPoints", "a page of points", (&tables::SCROLL, false), (200, &tables::SCROLL_REPLY));
-    let count = sends(
-        "countPoints",
-        "a number of points",
-        (&tables::FILTER_ALONE, false),
-        (200, &tables::COUNT_REPLY),
-    );
+    let count =
+        sends("countPoints", "a number of points", (&tables::COUNT, false), (200, &tables::COUNT_REPLY));
     vec![
         put(POINTS, handlers::upsert, upsert),
         get("/v1/collections/{collection}/points/{id}", handlers::point, point),

@@ -92,6 +92,8 @@ pub(super) struct InfoReply<'a> {
     delta_points: u64,
     delta_bytes: u64,
     segments: Vec<SegmentReply>,
+    indexes_built: u64,
+    payloads_folded: u64,
     trouble: Option<&'a str>,
     trouble_code: Option<&'static str>,
     jobs: &'a [&'static str],
@@ -123,6 +125,8 @@ impl<'a> InfoReply<'a> {
             delta_points: facts.delta_points,
             delta_bytes: facts.delta_bytes,
             segments: segments.collect(),
+            indexes_built: facts.indexes_built,
+            payloads_folded: facts.payloads_folded,
             trouble: facts.trouble.as_ref().map(|e| &*e.message),
             trouble_code: facts.trouble.as_ref().map(|e| e.kind.code()),
             jobs: &facts.jobs,
@@ -189,6 +193,8 @@ pub(super) struct DeleteReply {
 pub(super) struct CountReply {
     pub(super) seq: u64,
     pub(super) count: u64,
+    pub(super) least: u64,
+    pub(super) most: u64,
     pub(super) unindexed: Vec<String>,
 }
 

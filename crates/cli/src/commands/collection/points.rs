@@ -92,6 +92,9 @@ Numbers come first, then UUIDs, then strings.";
 pub(super) struct Count {
     /// Name of the collection
     name: String,
+    /// Where no index decides, read a sample of the payloads, and say between which numbers the count is
+    #[arg(long)]
+    estimate: bool,
     #[command(flatten)]
     filter: PointFilterArgs,
     #[command(flatten)]
@@ -120,6 +123,9 @@ struct ScrollDocument<'a> {
 struct CountDocument<'a> {
     name: &'a str,
     count: u64,
+    /// Between which numbers the count is: itself, unless it is an estimate.
+    least: u64,
+    most: u64,
     seq: u64,
     unindexed: Vec<String>,
 }
@@ -220,19 +226,33 @@ pub(super) fn count_points(args: &Count, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
     let node = opened(&args.table, &printer)?;
     let collection = node.collection(&args.name).map_err(plain)?;
-    let (points, seq, unindexed) = match &filter {
+    let ([points, least, most], seq, unindexed) = match &filter {
         None => {
-            (collection.count().map_err(plain)?, collection.seq().map_err(plain)?, WithoutIndex::default())
+            let points = collection.count().map_err(plain)?;
+            ([points; 3], collection.seq().map_err(plain)?, WithoutIndex::default())
+        }
+        Some(filter) if args.estimate => {
+            let about = collection.estimate_matching(filter).map_err(plain)?;
+            ([about.points, about.least, about.most], about.seq, WithoutIndex::of(&about.unindexed))
         }
         Some(filter) => {
             let counted = collection.count_matching(filter).map_err(plain)?;
-            (counted.points, counted.seq, WithoutIndex::of(&counted.unindexed))
+            ([counted.points; 3], counted.seq, WithoutIndex::of(&counted.unindexed))
         }
     };
     printer.finish();
     unindexed.note(output);
-    let document = CountDocument { name: &args.name, count: points, seq, unindexed: unindexed.texts() };
-    output
-        .result(&document, || format!("{}: {} points; change {}\n", args.name, count(points), count(seq)))?;
+    let name = &args.name;
+    let document = CountDocument { name, count: points, least, most, seq, unindexed: unindexed.texts() };
+    output.result(&document, || match least == most {
+        true => format!("{name}: {} points; change {}\n", count(points), count(seq)),
+        false => format!(
+            "{name}: about {} points, {} to {}; change {}\n",
+            count(points),
+            count(least),
+            count(most),
+            count(seq)
+        ),
+    })?;
     Ok(Verdict::Fine)
 }

@@ -21,9 +21,8 @@ use crate::segments::{
     next_merge,
 };
 
-/// The payloads of a segment are written again when those of one in so many rows have changed, of so many at least.
+/// The payloads of a segment are written again when those of one in so many rows have changed.
 const FOLDED_SHARE: u64 = 20;
-const FOLDED_MIN: u64 = 64;
 
 /// Segments get smaller numbers; a folder of a larger one is none of ours.
 const NUMBERS_MAX: u64 = u64::MAX / 2;
@@ -333,7 +332,7 @@ pub(super) fn due(shared: &Shared, state: &State) -> Option<Level> {
 pub(super) fn to_fold<'a>(shared: &Shared, state: &'a State) -> Option<&'a SegmentState> {
     state.segments.iter().find(|own| {
         let count = own.overlay.count();
-        let are_many = count >= FOLDED_MIN && count * FOLDED_SHARE > own.segment.rows();
+        let are_many = count >= shared.options.fold_payloads && count * FOLDED_SHARE > own.segment.rows();
         are_many || own.overlay.bytes() > shared.overlay_bytes_max
     })
 }
