@@ -114,6 +114,9 @@ fn both_forms_of_a_filter_find_the_same_points_with_and_without_indexes() {
             assert_eq!(found["unindexed"].as_array().unwrap().is_empty(), is_indexed, "{found}");
             let counted = shop.json(&[&["count", "c"], &filter[..]].concat());
             assert_eq!(counted["count"], wanted.len());
+            let about = shop.json(&[&["count", "c", "--estimate"], &filter[..]].concat());
+            assert!((&about["least"], &about["most"]) == (&about["count"], &about["count"]) || !is_indexed);
+            assert!(about["count"].as_u64().unwrap().abs_diff(wanted.len() as u64) <= 20, "{about}");
             let page = lines(&shop.run(&[&["scroll", "c"], &filter[..]].concat()));
             assert_eq!(
                 page.iter().map(|point| point["id"].as_u64().unwrap() as usize).collect::<Vec<_>>(),
