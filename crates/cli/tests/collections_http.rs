@@ -167,8 +167,7 @@ fn points_have_payloads_and_searches_have_filters() {
     let counted = place.ok("POST", "/v1/collections/c/count", value!({ "where": "size = 3" }));
     assert!(counted["unindexed"][0].as_str().unwrap().starts_with("size"), "{counted}");
     // So few payloads are all asked.
-    let about =
-        place.ok("POST", "/v1/collections/c/count", value!({ "where": "size = 3", "exact": false }));
+    let about = place.ok("POST", "/v1/collections/c/count", value!({ "where": "size = 3", "exact": false }));
     assert_eq!(about, counted);
     let refused = place.ask("POST", "/v1/collections/c/count", &value!({ "exact": "no" }));
     assert_eq!(refused.status, 400);

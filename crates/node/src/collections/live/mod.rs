@@ -1,5 +1,6 @@
 //! An open collection: whose turn it is to change it, groups of changes, checkpoints and merges.
 
+mod chosen;
 mod jobs;
 pub(super) mod opening;
 mod pace;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 
+use super::chosen::to_fold;
 use super::jobs::Job;
 use super::publish::sized;
 use super::slot::{Shared, Slot, Turn};
@@ -20,9 +21,6 @@ use crate::segments::{
     Layout, LayoutCopy, Level, Newer, Overlay, Segment, SegmentEntry, Sized, Unfinished, folder_of,
     next_merge,
 };
-
-/// The payloads of a segment are written again when those of one in so many rows have changed.
-const FOLDED_SHARE: u64 = 20;
 
 /// Segments get smaller numbers; a folder of a larger one is none of ours.
 const NUMBERS_MAX: u64 = u64::MAX / 2;
@@ -325,14 +323,4 @@ impl Slot {
 pub(super) fn due(shared: &Shared, state: &State) -> Option<Level> {
     let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
     next_merge(&sizes, shared.options.first_rows)
-}
-
-/// A segment whose payloads are to be written again: those of one in twenty rows have changed, or newer ones take a
-/// quarter of the memory that there is for points.
-pub(super) fn to_fold<'a>(shared: &Shared, state: &'a State) -> Option<&'a SegmentState> {
-    state.segments.iter().find(|own| {
-        let count = own.overlay.count();
-        let are_many = count >= shared.options.fold_payloads && count * FOLDED_SHARE > own.segment.rows();
-        are_many || own.overlay.bytes() > shared.overlay_bytes_max
-    })
 }

@@ -11,8 +11,9 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
+use super::chosen::{Chosen, to_fold};
 use super::jobs::{Job, beside_searches};
-use super::opening::{due, to_fold};
+use super::opening::due;
 use super::slot::{Live, Shared, Slot, Turn};
 use crate::collections::budget::SegmentRoom;
 use crate::collections::delta::{SegmentState, State};
@@ -44,31 +45,6 @@ struct New {
     segment: Arc<Segment>,
     /// Places in the order of ids, ascending.
     dead: Vec<u32>,
-}
-
-/// Segments that become one.
-struct Chosen {
-    segments: Vec<SegmentState>,
-    level: u8,
-    /// Whether it is one whose payloads alone are written again.
-    is_fold: bool,
-}
-
-impl Chosen {
-    fn fold(own: &SegmentState) -> Chosen {
-        Chosen { segments: vec![own.clone()], level: own.segment.entry.level, is_fold: true }
-    }
-
-    fn sources(self) -> Vec<Source> {
-        let is_fold = self.is_fold;
-        let of = |own: SegmentState| {
-            // Rows keep their places in a fold, so dead ones have one.
-            let all = is_fold.then(|| Arc::new(own.segment.index.all_rows()));
-            let left = all.unwrap_or_else(|| own.left.rows().clone());
-            Source { left, segment: own.segment, overlay: own.overlay }
-        };
-        self.segments.into_iter().map(of).collect()
-    }
 }
 
 impl Slot {

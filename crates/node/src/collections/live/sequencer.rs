@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
+use super::chosen::to_fold;
 use super::jobs::Job;
-use super::opening::to_fold;
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
 use crate::collections::delta::{Change, Reader};
 use crate::collections::error::{Error, Kind, Result};

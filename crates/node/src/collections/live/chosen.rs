@@ -1,0 +1,45 @@
+//! Segments that become one: several that are merged, or one whose payloads alone are written again.
+
+use std::sync::Arc;
+
+use super::slot::Shared;
+use crate::collections::delta::{SegmentState, State};
+use crate::segments::Source;
+
+/// The payloads of a segment are written again when those of one in so many rows have changed.
+const FOLDED_SHARE: u64 = 20;
+
+/// Segments that become one.
+pub(super) struct Chosen {
+    pub(super) segments: Vec<SegmentState>,
+    pub(super) level: u8,
+    /// Whether it is one whose payloads alone are written again.
+    pub(super) is_fold: bool,
+}
+
+impl Chosen {
+    pub(super) fn fold(own: &SegmentState) -> Chosen {
+        Chosen { segments: vec![own.clone()], level: own.segment.entry.level, is_fold: true }
+    }
+
+    pub(super) fn sources(self) -> Vec<Source> {
+        let is_fold = self.is_fold;
+        let of = |own: SegmentState| {
+            // Rows keep their places in a fold, so dead ones have one.
+            let all = is_fold.then(|| Arc::new(own.segment.index.all_rows()));
+            let left = all.unwrap_or_else(|| own.left.rows().clone());
+            Source { left, segment: own.segment, overlay: own.overlay }
+        };
+        self.segments.into_iter().map(of).collect()
+    }
+}
+
+/// A segment whose payloads are to be written again: those of one in twenty rows have changed, or newer ones take a
+/// quarter of the memory that there is for points.
+pub(super) fn to_fold<'a>(shared: &Shared, state: &'a State) -> Option<&'a SegmentState> {
+    state.segments.iter().find(|own| {
+        let count = own.overlay.count();
+        let are_many = count >= shared.options.fold_payloads && count * FOLDED_SHARE > own.segment.rows();
+        are_many || own.overlay.bytes() > shared.overlay_bytes_max
+    })
+}
