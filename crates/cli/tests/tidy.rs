@@ -174,6 +174,12 @@ fn dependencies_point_downwards() {
             .contains(&d.as_str())
     });
     violations.extend(node.map(|d| format!("node depends on {d}")));
+    let import = dependencies("import").into_iter().filter(|d| {
+        d.starts_with("stratann")
+            && !["stratann-engine", "stratann-kernel", "stratann-payload", "stratann-storage"]
+                .contains(&d.as_str())
+    });
+    violations.extend(import.map(|d| format!("import depends on {d}")));
     let server = dependencies("server").into_iter().filter(|d| {
         ["stratann", "stratann-kernel", "stratann-sim", "stratann-capacity", "clap", "indicatif"]
             .contains(&d.as_str())

@@ -118,13 +118,22 @@ fn open_columns(path: &Path, form: Form) -> Result<Opened> {
     Ok(Opened { schema, total: Total::Bytes(length), read, source: Source::Ipc(batches) })
 }
 
+/// Batches before and after the first one is read.
+enum Reading {
+    /// Parquet leaves out first rows by its offsets, without decoding them.
+    Waiting(Box<ParquetRecordBatchReaderBuilder<File>>),
+    Begun(Batches),
+    /// A reader could not be made.
+    Failed,
+}
+
 /// Rows of a file of columns.
 struct ArrowRows {
     path: PathBuf,
     form: Form,
     table: Table,
     wanted: Wanted,
-    batches: Batches,
+    reading: Reading,
     /// The batch that is read, and how many of its rows were.
     batch: Option<(RecordBatch, usize)>,
     row: u64,
@@ -140,17 +149,17 @@ pub(crate) fn open(path: &Path, form: Form, columns: &Columns, wanted: Wanted) -
     guarded(path, form, || {
         let Opened { schema, total, read, source } = open_columns(path, form)?;
         let table = Table::of(path, &schema, columns)?;
-        let batches = batches(path, source, &table)?;
+        let reading = chosen(source, &table);
         let path = path.to_path_buf();
-        let own = ArrowRows { path, form, table, wanted, batches, batch: None, row: 0, total, read };
+        let own = ArrowRows { path, form, table, wanted, reading, batch: None, row: 0, total, read };
         Ok(Box::new(own) as Box<dyn FileRows>)
     })
 }
 
-/// Reads the columns of a table, as many rows at once as fit.
-fn batches(path: &Path, source: Source, table: &Table) -> Result<Batches> {
+/// Chooses the columns of a table, and as many rows at once as fit.
+fn chosen(source: Source, table: &Table) -> Reading {
     let builder = match source {
-        Source::Ipc(batches) => return Ok(batches),
+        Source::Ipc(batches) => return Reading::Begun(batches),
         Source::Parquet(builder) => builder,
     };
     let (mut bytes, mut rows) = (0u64, 0u64);
@@ -161,9 +170,25 @@ fn batches(path: &Path, source: Source, table: &Table) -> Result<Batches> {
     let row_bytes = (bytes / rows.max(1)).max(1);
     let at_once = (VECTOR_BYTES as u64 / row_bytes).clamp(1, ROWS_MAX as u64) as usize;
     let mask = ProjectionMask::roots(builder.parquet_schema(), table.read_columns());
-    let reader = builder.with_projection(mask).with_batch_size(at_once).build();
-    let reader = reader.map_err(|e| unreadable(path, Form::Parquet, &e))?;
-    Ok(Box::new(reader))
+    Reading::Waiting(Box::new(builder.with_projection(mask).with_batch_size(at_once)))
+}
+
+impl Reading {
+    /// The batches behind the first rows, which are left out if reading has not begun.
+    fn batches(&mut self, path: &Path, first: u64) -> Result<&mut Batches> {
+        if let Reading::Waiting(_) = self {
+            let Reading::Waiting(builder) = std::mem::replace(self, Reading::Failed) else {
+                return Err(unreadable(path, Form::Parquet, &"it was not opened"));
+            };
+            let first = usize::try_from(first).unwrap_or(usize::MAX);
+            let reader = builder.with_offset(first).build();
+            *self = Reading::Begun(Box::new(reader.map_err(|e| unreadable(path, Form::Parquet, &e))?));
+        }
+        match self {
+            Reading::Begun(batches) => Ok(batches),
+            _ => Err(unreadable(path, Form::Parquet, &"it could not be read before")),
+        }
+    }
 }
 
 /// Components of the first vector, and the type of a collection that holds them.
@@ -174,7 +199,7 @@ pub(crate) fn shape_of(path: &Path, form: Form, columns: &Columns) -> Result<(us
     guarded(path, form, || {
         let Opened { schema, source, .. } = open_columns(path, form)?;
         let table = Table::of(path, &schema, columns)?;
-        for batch in batches(path, source, &table)? {
+        for batch in chosen(source, &table).batches(path, 0)? {
             let batch = batch.map_err(|e| unreadable(path, form, &e))?;
             if batch.num_rows() > 0 {
                 return table.shape(path, &batch);
@@ -191,7 +216,7 @@ impl ArrowRows {
             if self.batch.as_ref().is_some_and(|(batch, at)| *at < batch.num_rows()) {
                 return Ok(true);
             }
-            match self.batches.next() {
+            match self.reading.batches(&self.path, self.row)?.next() {
                 None => return Ok(false),
                 Some(Ok(batch)) => self.batch = Some((batch, 0)),
                 Some(Err(e)) => return Err(unreadable(&self.path, self.form, &e)),
@@ -213,6 +238,11 @@ impl ArrowRows {
     }
 
     fn leave_out(&mut self, rows: u64) -> Result<u64> {
+        if let (Reading::Waiting(_), Total::Rows(all)) = (&self.reading, self.total) {
+            let skipped = rows.min(all.saturating_sub(self.row));
+            self.row += skipped;
+            return Ok(skipped);
+        }
         let mut left = rows;
         while left > 0 && self.fill()? {
             let Some((batch, at)) = &mut self.batch else { break };

@@ -17,7 +17,7 @@ use super::points::page_of;
 use super::{PlaceRows, opened};
 use crate::Verdict;
 use crate::data_folder::plain;
-use crate::output::{Output, count, duration, json_line};
+use crate::output::{Output, count, duration, print_escaped};
 use crate::parameters::Parameters;
 use crate::point_filter::{PointFilterArgs, WithoutIndex};
 use crate::points::PointJson;
@@ -82,15 +82,8 @@ impl std::io::Write for Writer {
 impl Sink {
     fn write(&mut self, points: &[Point], dtype: DType) -> Result<()> {
         match self {
-            Sink::Stdout => points.iter().try_for_each(|point| json_line(&PointJson::of(point, Some(dtype)))),
-            Sink::JsonLines(file) => points.iter().try_for_each(|point| {
-                let line = serde_json::to_vec(&PointJson::of(point, Some(dtype)));
-                let damaged =
-                    |e| Error::corrupt(format!("the payload of {} is no JSON: {e}; verify it", point.id));
-                let mut line = line.map_err(damaged)?;
-                line.push(b'\n');
-                file.write(&line)
-            }),
+            Sink::Stdout => print_escaped(&lines_of(points, dtype)?),
+            Sink::JsonLines(file) => file.write(lines_of(points, dtype)?.as_bytes()),
             Sink::Parquet(writer) => {
                 let mut own = Points::default();
                 for point in points {
@@ -110,6 +103,19 @@ impl Sink {
             Sink::Parquet(writer) => writer.finish()?.0.commit(),
         }
     }
+}
+
+/// Points as lines of JSON.
+fn lines_of(points: &[Point], dtype: DType) -> Result<String> {
+    let mut lines = String::new();
+    for point in points {
+        let line = serde_json::to_string(&PointJson::of(point, Some(dtype)));
+        lines += &line.map_err(|e| {
+            Error::corrupt(format!("the payload of {} is no JSON: {e}; verify the collection", point.id))
+        })?;
+        lines.push('\n');
+    }
+    Ok(lines)
 }
 
 fn value_of(id: &ExternalId) -> IdValue {

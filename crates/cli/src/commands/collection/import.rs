@@ -21,6 +21,9 @@ use crate::output::{Output, count, duration};
 use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 
+/// Rows that are left out between two looks for an interruption.
+const SKIPPED_AT_ONCE: u64 = 100_000;
+
 /// The table's options of imports.
 struct ImportRows;
 
@@ -259,11 +262,17 @@ impl Importer<'_> {
         cursor: &mut Cursor,
         document: &mut Document,
     ) -> Result<()> {
-        if rows.skip(state.rows)? < state.rows {
-            return Err(Error::bad_input(format!(
-                "{} has fewer rows than were imported; give --restart to begin at its first row",
-                path.display()
-            )));
+        let mut left = state.rows;
+        while left > 0 {
+            self.printer.check_interrupted()?;
+            let skipped = rows.skip(left.min(SKIPPED_AT_ONCE))?;
+            if skipped == 0 {
+                return Err(Error::bad_input(format!(
+                    "{} has fewer rows than were imported; give --restart to begin at its first row",
+                    path.display()
+                )));
+            }
+            left -= skipped;
         }
         let mut shown = 0;
         while let Some(batch) = rows.next_rows()? {
