@@ -507,6 +507,33 @@ fn collections_that_were_not_used_for_longest_make_room() {
     assert_eq!(engine.guaranteed_bytes, rows.memory_bytes);
 }
 
+#[test]
+fn a_checkpoint_without_room_for_its_rows_is_scanned_from_the_disk() {
+    let place = place();
+    let rows = common::options();
+    // A checkpoint of 4,000 rows takes some 2.7 MiB.
+    let budget = rows.memory_bytes + (13 << 20) + (8 << 20) + (2 << 20);
+    let tight = Options { rows, deltas_bytes: 8 << 20, ram_budget: Some(budget), ..options() };
+    let node = Node::open(place.path(), &tight, &Quiet).unwrap();
+    let spec = Spec { dim: 128, metric: Metric::L2, dtype: DType::F32, kind: None };
+    let points = node.create_collection("points", spec).unwrap();
+    for first in [0, 4000] {
+        fill(&points, first..first + 4000);
+        points.checkpoint(&Quiet).unwrap();
+    }
+    let used = || node.memory().iter().map(|own| own.used_bytes.max(own.guaranteed_bytes)).sum::<u64>();
+    assert!(used() <= budget);
+    let found = points.search(&vectors(&spec, 1000, 1), 3).unwrap();
+    assert_eq!(found.hits[0][0].id, number(1000));
+    assert!(recall(&points, 0.9) >= 0.88);
+    assert_eq!(points.facts().unwrap().segments.len(), 2);
+    drop((points, node));
+    let node = Node::open(place.path(), &tight, &Quiet).unwrap();
+    let points = node.collection("points").unwrap();
+    assert!(recall(&points, 0.9) >= 0.88);
+    assert_eq!(node.verify("points").unwrap().points, 8000);
+}
+
 fn rss_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

@@ -109,12 +109,21 @@ impl Segment {
         (shape, memory): (Shape, &dyn SegmentMemory),
     ) -> Result<Segment> {
         let row_bytes = shape.dim * shape.dtype.size();
-        let Tables { mut ids, payloads, in_memory, bytes, usable, resident } =
+        let Tables { mut ids, payloads, in_memory, bytes, mut usable, resident } =
             Tables::read(folder, entry, &shape)?;
         let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
-        let all = usable + ids.pages_bytes();
-        let taken = memory.take(bytes, resident, all - resident)?;
+        let beside = if in_memory > 0 { ids.pages_bytes() } else { usable + ids.pages_bytes() };
+        // The rows of a checkpoint are scanned from the disk where there is no room for them.
+        let taken = match memory.take(bytes, in_memory + resident, beside - resident) {
+            Err(e) if in_memory > 0 && e.kind == ErrorKind::Budget => memory.take(bytes, 0, beside + usable),
+            taken => taken,
+        }?;
         let mut cache_budget = taken.cache_bytes();
+        let is_in_memory = in_memory > 0 && cache_budget >= in_memory;
+        if is_in_memory {
+            (cache_budget, usable) = (cache_budget - in_memory, 0);
+        }
+        let all = usable + ids.pages_bytes();
         // A result needs its id. Where not all fits, the pages of ids are read one by one.
         if cache_budget >= all {
             ids.load().map_err(missing)?;
@@ -128,7 +137,7 @@ impl Segment {
         if usable > 0 && cache_budget >= usable && !index.make_resident(&Quiet)? {
             index.preload(&Quiet)?;
         }
-        let scanned = if in_memory > 0 { ScannedRows::load(&index, shape)? } else { None };
+        let scanned = if is_in_memory { ScannedRows::load(&index, shape)? } else { None };
         let core = Core {
             index,
             scanned,
@@ -406,7 +415,7 @@ impl Segment {
 struct Tables {
     ids: IdTable,
     payloads: Option<Payloads>,
-    /// Bytes of the rows in memory, of a checkpoint.
+    /// Bytes of the rows of a checkpoint in memory, if there is room for them.
     in_memory: u64,
     /// Bytes that it needs.
     bytes: u64,
@@ -430,13 +439,14 @@ impl Tables {
         let payloads = entry.payloads.as_ref().map(|files| Payloads::open(folder, files, entry.rows));
         let payloads = payloads.transpose().map_err(missing)?;
         let in_memory = if entry.level == 0 { ScannedRows::bytes(shape, entry.rows) } else { 0 };
-        // What is read of a checkpoint are vectors of single points.
-        let usable = if in_memory > 0 { 0 } else { CacheBudget::usable_bytes(&manifest) };
-        let resident = if usable <= RESIDENT_BYTES { usable + ids.pages_bytes() } else { 0 };
+        let usable = CacheBudget::usable_bytes(&manifest);
+        // What is read of a checkpoint in memory are vectors of single points.
+        let read = if in_memory > 0 { 0 } else { usable };
+        let resident = if read <= RESIDENT_BYTES { read + ids.pages_bytes() } else { 0 };
         // The program is set aside once, for all segments.
         let index = manifest.planned_account(0).total() - Account::new().total();
         let of_payloads = payloads.as_ref().map_or(0, Payloads::memory_bytes);
-        let bytes = index + ids.bytes() + in_memory + of_payloads;
+        let bytes = index + ids.bytes() + of_payloads;
         Ok(Tables { ids, payloads, in_memory, bytes, usable, resident })
     }
 }
