@@ -481,9 +481,9 @@ fn collections_that_were_not_used_for_longest_make_room() {
         points.compact(&Quiet).unwrap();
     }
     drop(node);
-    // Not all of four open segments fit, beside 13 MiB for the program.
+    // Not all of four open segments fit, beside 14 MiB for the program.
     let rows = common::options();
-    let budget = rows.memory_bytes + (4 << 20) + (13 << 20) + SEGMENTS;
+    let budget = rows.memory_bytes + (4 << 20) + (14 << 20) + SEGMENTS;
     let segments = SegmentOptions { build_bytes: Some(1 << 20), ..options().segments };
     let tight = Options { rows, deltas_bytes: 3 << 20, segments, ram_budget: Some(budget) };
     let node = Node::open(place.path(), &tight, &Quiet).unwrap();
@@ -512,7 +512,7 @@ fn a_checkpoint_without_room_for_its_rows_is_scanned_from_the_disk() {
     let place = place();
     let rows = common::options();
     // A checkpoint of 4,000 rows takes some 2.7 MiB.
-    let budget = rows.memory_bytes + (13 << 20) + (8 << 20) + (2 << 20);
+    let budget = rows.memory_bytes + (14 << 20) + (8 << 20) + (2 << 20);
     let tight = Options { rows, deltas_bytes: 8 << 20, ram_budget: Some(budget), ..options() };
     let node = Node::open(place.path(), &tight, &Quiet).unwrap();
     let spec = Spec { dim: 128, metric: Metric::L2, dtype: DType::F32, kind: None };

@@ -129,7 +129,8 @@ impl Jobs {
         if !shared.options.in_background || self.is_stopped.load(Ordering::Acquire) {
             return;
         }
-        if slot.is_asked[job as usize].swap(true, Ordering::AcqRel) {
+        let is_wanted = job != Job::Merge || slot.is_to_compact.load(Ordering::Acquire);
+        if !is_wanted && slot.merge_rest.is_on() || slot.is_asked[job as usize].swap(true, Ordering::AcqRel) {
             return;
         }
         self.start(shared, job);
@@ -197,6 +198,10 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
             Job::Merge if is_compaction => slot.compact(&shared, &progress),
             Job::Merge => slot.merge_due(&shared, &progress),
         };
+        if job == Job::Merge {
+            let lacks_memory = |e: &Error| e.kind == Kind::Other(ErrorKind::Budget);
+            slot.merge_rest.set(done.as_ref().is_err_and(lacks_memory));
+        }
         let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
         let mut troubles = slot.trouble.lock().unwrap_or_else(|e| e.into_inner());
         if is_compaction && done.is_ok() {

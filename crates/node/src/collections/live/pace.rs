@@ -19,6 +19,47 @@ const BETWEEN: Duration = Duration::from_millis(100);
 /// Longest rest at once. An interruption waits for it.
 const REST_MAX: Duration = Duration::from_millis(200);
 
+/// How long merges of a collection rest after one whose segment found no memory. Each one more that fails doubles it.
+const MERGE_REST_MIN: Duration = Duration::from_secs(5);
+/// The longest of these rests.
+const MERGE_REST_MAX: Duration = Duration::from_secs(600);
+
+/// Rests of merges that lack memory: each of them is a whole build, which would be made again and again.
+#[derive(Debug, Default)]
+pub(crate) struct MergeRest(Mutex<Failures>);
+
+/// Merges that failed, one after another, and when the next one may begin.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    until: Option<Instant>,
+}
+
+impl MergeRest {
+    fn lock(&self) -> MutexGuard<'_, Failures> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether merges rest.
+    pub(crate) fn is_on(&self) -> bool {
+        self.lock().until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Notes whether the last merge lacked memory.
+    pub(crate) fn set(&self, has_failed: bool) {
+        let mut own = self.lock();
+        *own = match has_failed {
+            true => Failures { count: own.count + 1, until: Some(Instant::now() + rest_after(own.count)) },
+            false => Failures::default(),
+        };
+    }
+}
+
+/// The rest of merges after so many failures before this one.
+fn rest_after(failures: u32) -> Duration {
+    MERGE_REST_MIN.saturating_mul(1 << failures.min(10)).min(MERGE_REST_MAX)
+}
+
 /// Waits of searches, and the share of the time in which jobs work.
 #[derive(Default)]
 pub(crate) struct Pace {
@@ -150,6 +191,17 @@ mod tests {
         let rests: Vec<_> = (0..STEPS).map(|_| rest(false)).collect();
         assert!(rests.is_sorted_by(|one, two| one > two || two.is_zero()), "{rests:?}");
         assert_eq!(rests.last(), Some(&Duration::ZERO));
+    }
+
+    #[test]
+    fn merges_that_lack_memory_rest_longer_and_longer() {
+        assert_eq!([0, 1, 6, 7, 99].map(|count| rest_after(count).as_secs()), [5, 10, 320, 600, 600]);
+        let rest = MergeRest::default();
+        assert!(!rest.is_on());
+        rest.set(true);
+        assert!(rest.is_on());
+        rest.set(false);
+        assert!(!rest.is_on());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 
 use super::jobs::{Job, Jobs, StageOfJob};
-use super::pace::Pace;
+use super::pace::{MergeRest, Pace};
 use crate::collections::budget::{Memory, Reserved};
 use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
@@ -168,6 +168,8 @@ pub(crate) struct Slot {
     /// Indexes that checkpoints and merges built, and segments whose payloads alone were written again.
     pub(crate) indexes_built: AtomicU64,
     pub(crate) payloads_folded: AtomicU64,
+    /// Whether merges rest for want of memory.
+    pub(crate) merge_rest: MergeRest,
     /// Why the last job of its kind failed, if it did.
     pub(crate) trouble: Mutex<[Option<Error>; Job::KINDS]>,
 }
@@ -181,6 +183,7 @@ impl Slot {
             queue: Mutex::default(),
             answered: Condvar::new(),
             turn: Mutex::default(),
+            merge_rest: MergeRest::default(),
             indexes_built: 0.into(),
             payloads_folded: 0.into(),
             live: RwLock::default(),
