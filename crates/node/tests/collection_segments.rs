@@ -508,6 +508,46 @@ fn collections_that_were_not_used_for_longest_make_room() {
 }
 
 #[test]
+fn a_merged_segment_without_room_beside_the_older_ones_takes_their_place() {
+    let place = place();
+    let spec = Spec { dim: 16, metric: Metric::L2, dtype: DType::F32, kind: Some(IndexKind::DiskGraph) };
+    let used = |node: &Node| {
+        let parts = node.memory();
+        parts.iter().find(|own| own.part == "segments").map_or(0, |own| own.used_bytes)
+    };
+    let node = open(place.path()).unwrap();
+    let points = node.create_collection("points", spec).unwrap();
+    fill(&points, 0..10_000);
+    points.checkpoint(&Quiet).unwrap();
+    fill(&points, 10_000..15_000);
+    points.compact(&Quiet).unwrap();
+    let one = used(&node);
+    assert!(one > 3 << 20, "{one}");
+    drop((points, node));
+    let rows = common::options();
+    let budget = rows.memory_bytes + (14 << 20) + (1 << 20) + one * 3 / 2;
+    let tight = Options { rows, deltas_bytes: 1 << 20, ram_budget: Some(budget), ..options() };
+    let node = Node::open(place.path(), &tight, &Quiet).unwrap();
+    let points = node.collection("points").unwrap();
+    fill(&points, 14_900..15_100);
+    points.delete(&[number(3), number(15_050)]).unwrap();
+    points.compact(&Quiet).unwrap();
+    let facts = points.facts().unwrap();
+    assert_eq!((facts.segments.len(), facts.segments[0].rows, facts.points), (1, 15_098, 15_098));
+    assert!(used(&node) <= one * 3 / 2 + (1 << 20));
+    assert!(recall(&points, 0.9) >= 0.88);
+    points.upsert(&[number(3)], &vectors(&spec, 3, 1)).unwrap();
+    assert_eq!(points.count().unwrap(), 15_099);
+    assert_eq!(node.verify("points").unwrap().points, 15_099);
+    drop((points, node));
+    let node = open(place.path()).unwrap();
+    assert_eq!(node.verify("points").unwrap().points, 15_099);
+    let folders = std::fs::read_dir(place.path().join("s")).unwrap().flatten().next().unwrap();
+    let segments = std::fs::read_dir(folders.path()).unwrap().flatten();
+    assert_eq!(segments.filter(|own| own.path().is_dir()).count(), 1, "older ones are gone");
+}
+
+#[test]
 fn a_checkpoint_without_room_for_its_rows_is_scanned_from_the_disk() {
     let place = place();
     let rows = common::options();

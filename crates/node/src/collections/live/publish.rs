@@ -121,7 +121,7 @@ impl Slot {
         }
         dead.sort_unstable();
         let new = New { segment, dead };
-        let batch = self.write_deaths(shared, &new, &[])?;
+        let batch = self.write_deaths(shared, (new.segment.entry.number, &new.dead), &[])?;
         let mut layout = turn.layout(&state, sealed.seq);
         layout.segments.push(new.segment.entry.clone());
         let left = new.segment.rows() - new.dead.len() as u64;
@@ -263,19 +263,29 @@ impl Slot {
         if goes_on {
             self.turn().begun = Some(number);
         }
-        made.map_err(|e| e.of_collection(&self.name))?;
+        let is_opened = made.map_err(|e| e.of_collection(&self.name))?;
+        let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
+        chosen.iter().for_each(|own| own.segment.set_obsolete());
+        drop(chosen);
+        if !is_opened {
+            // There is room now that nobody has the older segments any more.
+            self.live(shared)?;
+            self.copy_layout(shared, number + 1);
+        }
         self.renew_coarse();
-        chosen.iter().try_for_each(|own| self.remove_rows_of(shared, own.segment.entry.number))?;
+        numbers.into_iter().try_for_each(|number| self.remove_rows_of(shared, number))?;
         Ok(true)
     }
 
+    /// Makes a segment, and publishes it in the place of others. Returns whether it is open: without memory for all at
+    /// once the collection is closed.
     fn merge_of(
         self: &Arc<Slot>,
         shared: &Shared,
         (chosen, is_fold): (&[Source], bool),
         (level, number): (u8, u64),
         progress: &dyn Progress,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
         let sources: Vec<&Source> = chosen.iter().filter(|source| source.left.count() > 0).collect();
         let mut making = self.making(shared, (number, level), self.spec.kind)?;
@@ -300,7 +310,11 @@ impl Slot {
         };
         let replaces = chosen.iter().map(|own| own.segment.memory_bytes()).sum();
         let segment = merged.as_ref().map(|merged| self.open_segment(shared, &merged.entry, replaces));
-        let segment = segment.transpose()?;
+        let segment = match segment {
+            // All have no room at once. It is opened when those that it replaces are closed.
+            Some(Err(e)) if e.kind == Kind::Other(ErrorKind::Budget) => None,
+            segment => segment.transpose()?,
+        };
         let cached = chosen.iter().map(|own| own.segment.index.cached_bytes()).sum();
         segment.iter().try_for_each(|segment| segment.warm(cached, progress))?;
         // Most rows that died are written while changes go on.
@@ -317,25 +331,32 @@ impl Slot {
         let after = state.manifest();
         let mut batch = Batch::new();
         let mut new = None;
-        if let (Some(segment), Some(merged)) = (segment, merged) {
-            let made = New { dead: died(&sources, &merged, &state), segment };
-            layout.segments.push(made.segment.entry.clone());
-            batch = self.write_deaths(shared, &made, &early)?;
+        let is_opened = segment.is_some() || merged.is_none();
+        if let Some(merged) = merged {
+            let dead = died(&sources, &merged, &state);
+            batch = self.write_deaths(shared, (number, &dead), &early)?;
+            layout.segments.push(merged.entry.clone());
             let newer = changed(&sources, &merged, &state);
             let is_late = |own: &&Newer| early_newer.get(&own.ordinal) != Some(*own);
             self.write_newer(shared, number, newer.values().filter(is_late))?;
             // Once it is published nothing fails, or a segment that is named would be removed.
-            new = Some(made.into_state(newer.into_values())?);
+            let made = segment.map(|segment| New { segment, dead });
+            new = made.map(|made| made.into_state(newer.into_values())).transpose()?;
         }
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
-        live.delta.replace_segments(&numbers, new);
-        // Newer payloads are in the segment now.
-        let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
-        drop(turn);
-        // While it names segments, they are there.
-        self.copy_layout(shared, number + 1);
-        chosen.iter().for_each(|own| own.segment.set_obsolete());
-        Ok(())
+        if is_opened {
+            live.delta.replace_segments(&numbers, new);
+            // Newer payloads are in the segment now.
+            let memory = live.delta.state().memory_with(&self.spec, 0, PointBytes::default());
+            let _ = live.lock().resize(memory);
+            drop(turn);
+            // While it names segments, they are there.
+            self.copy_layout(shared, number + 1);
+        } else {
+            // Changes that come from now on are those of what is opened next.
+            self.close();
+        }
+        Ok(is_opened)
     }
 
     /// A merge that was begun and can be gone on with: its sources are there still.
@@ -391,10 +412,9 @@ impl Slot {
     }
 
     /// The dead rows of a new segment that were not written before, for the batch that publishes it.
-    fn write_deaths(&self, shared: &Shared, new: &New, early: &[u32]) -> Result<Batch> {
-        let number = new.segment.entry.number;
+    fn write_deaths(&self, shared: &Shared, (number, dead): (u64, &[u32]), early: &[u32]) -> Result<Batch> {
         let is_new = |ordinal: &&u32| early.binary_search(ordinal).is_err();
-        let late: Vec<u32> = new.dead.iter().filter(is_new).copied().collect();
+        let late: Vec<u32> = dead.iter().filter(is_new).copied().collect();
         let (first, last) = late.split_at(late.len().saturating_sub(DEATHS_AT_ONCE));
         first.chunks(DEATHS_AT_ONCE).try_for_each(|part| -> Result<()> {
             shared.rows.write(self.deaths(number, part.iter().copied())).durable()?;
