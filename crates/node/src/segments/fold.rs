@@ -1,9 +1,9 @@
 //! Makes a segment of one whose payloads have changed. The files of its index and of its vectors are those of the older
 //! one, under a second name: nothing of them is built or written again.
 
-use std::fs::File;
 use std::path::Path;
 
+use stratann_storage::input::open_regular;
 use stratann_storage::{Error, Progress, Result};
 
 use super::content::Content;
@@ -82,6 +82,6 @@ fn link(from: &Path, to: &Path) -> Result<()> {
     if std::fs::hard_link(from, to).is_ok() {
         return Ok(());
     }
-    let copied = std::fs::copy(from, to).and_then(|_| File::open(to)?.sync_all());
+    let copied = std::fs::copy(from, to).and_then(|_| open_regular(to, 0)?.sync_all());
     copied.map_err(|e| Error::io("copying a file to", to, &e))
 }

@@ -6,9 +6,9 @@ use stratann_payload::{IdValue, Payload, PointFacts, Predicate};
 
 use super::Point;
 use super::block::{Block, RowBits};
+use super::sample::{Asked, sample};
 use super::state::{At, State};
 use crate::collections::error::{Error, Result};
-use crate::collections::estimate::{Asked, sample};
 use crate::rows::ExternalId;
 
 /// Rows of a state that match a predicate, as far as they were asked for. Each row is decided once.

@@ -9,6 +9,7 @@ mod groups;
 mod matching;
 #[cfg(test)]
 mod measure;
+mod sample;
 mod search;
 mod state;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub(super) use block::memory_bytes;
 pub(super) use groups::seed_bytes;
 use groups::{coarse_bytes, coarse_of};
 pub(super) use matching::Matches;
+pub(super) use sample::{Asked, sample};
 pub use search::{DeltaStats, Hit};
 pub(super) use search::{Searching, Wanted};
 pub(super) use state::At;

@@ -1,10 +1,13 @@
 //! Segments that become one: several that are merged, or one whose payloads alone are written again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use stratann_core::sieve::Sieve;
 
 use super::slot::Shared;
 use crate::collections::delta::{SegmentState, State};
-use crate::segments::Source;
+use crate::segments::{Merged, Newer, Source};
 
 /// The payloads of a segment are written again when those of one in so many rows have changed.
 const FOLDED_SHARE: u64 = 20;
@@ -42,4 +45,32 @@ pub(super) fn to_fold<'a>(shared: &Shared, state: &'a State) -> Option<&'a Segme
         let are_many = count >= shared.options.fold_payloads && count * FOLDED_SHARE > own.segment.rows();
         are_many || own.overlay.bytes() > shared.overlay_bytes_max
     })
+}
+
+/// Places in a merged segment of rows that died while it was made, ascending.
+pub(super) fn died(sources: &[&Source], merged: &Merged, state: &State) -> Vec<u32> {
+    let mut dead = Vec::new();
+    for (source, ordinals) in sources.iter().zip(&merged.ordinals) {
+        let gone = match state.segment(source.segment.entry.number) {
+            Some(now) => source.left.intersection(&now.left.rows().complement()),
+            None => Sieve::clone(&source.left),
+        };
+        dead.extend(gone.iter().filter_map(|row| ordinals.get(row as usize).copied()));
+    }
+    dead.sort_unstable();
+    dead
+}
+
+/// Payloads of rows of a merged segment that changed while it was made, by ordinal.
+pub(super) fn changed(sources: &[&Source], merged: &Merged, state: &State) -> BTreeMap<u32, Newer> {
+    let mut newer = BTreeMap::new();
+    for (source, ordinals) in sources.iter().zip(&merged.ordinals) {
+        let Some(now) = state.segment(source.segment.entry.number) else { continue };
+        for (row, own) in now.overlay.iter().filter(|(row, own)| source.overlay.get(*row) != Some(*own)) {
+            if let Some(ordinal) = ordinals.get(row as usize).copied().filter(|own| *own != u32::MAX) {
+                newer.insert(ordinal, Newer { ordinal, ..own.clone() });
+            }
+        }
+    }
+    newer
 }

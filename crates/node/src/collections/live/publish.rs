@@ -3,7 +3,6 @@
 //! What changes while a segment is made is found again when it is published: rows that died meanwhile are dead rows of
 //! the new segment from its first moment on.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
@@ -11,7 +10,7 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::chosen::{Chosen, to_fold};
+use super::chosen::{Chosen, changed, died, to_fold};
 use super::jobs::{Job, beside_searches};
 use super::opening::due;
 use super::slot::{Live, Shared, Slot, Turn};
@@ -277,6 +276,34 @@ impl Slot {
         Ok(true)
     }
 
+    /// Makes a segment of others; `None` where no row is left.
+    fn make(
+        self: &Arc<Slot>,
+        shared: &Shared,
+        (sources, is_fold): (&[&Source], bool),
+        (level, number): (u8, u64),
+        progress: &dyn Progress,
+    ) -> Result<Option<Merged>> {
+        let mut making = self.making(shared, (number, level), self.spec.kind)?;
+        let state = self.live(shared)?.delta.state();
+        let largest = state.segments.iter().max_by_key(|own| own.segment.rows());
+        making.curves = largest.and_then(|own| Curves::of(&own.segment));
+        let is_urgent = state.checkpoints() > CHECKPOINTS_URGENT;
+        drop(state);
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let folder = folder_of(&shared.folder_of(self.id), number);
+        let make = || match sources {
+            [one] if is_fold => segments::fold(one, &folder, &making, progress),
+            _ => segments::merge(sources, &folder, &making, progress),
+        };
+        let made = beside_searches(is_urgent, make)?;
+        let count = if is_fold { &self.payloads_folded } else { &self.indexes_built };
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(made))
+    }
+
     /// Makes a segment, and publishes it in the place of others. Returns whether it is open: without memory for all at
     /// once the collection is closed.
     fn merge_of(
@@ -288,26 +315,7 @@ impl Slot {
     ) -> Result<bool> {
         let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
         let sources: Vec<&Source> = chosen.iter().filter(|source| source.left.count() > 0).collect();
-        let mut making = self.making(shared, (number, level), self.spec.kind)?;
-        let state = self.live(shared)?.delta.state();
-        let largest = state.segments.iter().max_by_key(|own| own.segment.rows());
-        making.curves = largest.and_then(|own| Curves::of(&own.segment));
-        drop(state);
-        let folder = folder_of(&shared.folder_of(self.id), number);
-        let merged = match sources.is_empty() {
-            true => None,
-            false => {
-                let is_urgent = self.live(shared)?.delta.state().checkpoints() > CHECKPOINTS_URGENT;
-                let make = || match sources[..] {
-                    [one] if is_fold => segments::fold(one, &folder, &making, progress),
-                    _ => segments::merge(&sources, &folder, &making, progress),
-                };
-                let made = beside_searches(is_urgent, make)?;
-                let count = if is_fold { &self.payloads_folded } else { &self.indexes_built };
-                count.fetch_add(1, Ordering::Relaxed);
-                Some(made)
-            }
-        };
+        let merged = self.make(shared, (&sources, is_fold), (level, number), progress)?;
         let replaces = chosen.iter().map(|own| own.segment.memory_bytes()).sum();
         let segment = merged.as_ref().map(|merged| self.open_segment(shared, &merged.entry, replaces));
         let segment = match segment {
@@ -567,34 +575,6 @@ fn without_tail(state: &State, sealed: &State, left: u64) -> Manifest {
     let mut left = now.bytes;
     left -= bytes;
     Manifest { tail_points: now.tail_points - points, bytes: left, ..now }
-}
-
-/// Places in a merged segment of rows that died while it was made, ascending.
-fn died(sources: &[&Source], merged: &Merged, state: &State) -> Vec<u32> {
-    let mut dead = Vec::new();
-    for (source, ordinals) in sources.iter().zip(&merged.ordinals) {
-        let gone = match state.segment(source.segment.entry.number) {
-            Some(now) => source.left.intersection(&now.left.rows().complement()),
-            None => Sieve::clone(&source.left),
-        };
-        dead.extend(gone.iter().filter_map(|row| ordinals.get(row as usize).copied()));
-    }
-    dead.sort_unstable();
-    dead
-}
-
-/// Payloads of rows of a merged segment that changed while it was made, by ordinal.
-fn changed(sources: &[&Source], merged: &Merged, state: &State) -> BTreeMap<u32, Newer> {
-    let mut newer = BTreeMap::new();
-    for (source, ordinals) in sources.iter().zip(&merged.ordinals) {
-        let Some(now) = state.segment(source.segment.entry.number) else { continue };
-        for (row, own) in now.overlay.iter().filter(|(row, own)| source.overlay.get(*row) != Some(*own)) {
-            if let Some(ordinal) = ordinals.get(row as usize).copied().filter(|own| *own != u32::MAX) {
-                newer.insert(ordinal, Newer { ordinal, ..own.clone() });
-            }
-        }
-    }
-    newer
 }
 
 /// A segment as the order of merges sees it.
