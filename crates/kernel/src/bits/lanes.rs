@@ -133,6 +133,9 @@ fn padded(plane: &Plane) -> usize {
     plane.bytes.next_multiple_of(PIECE)
 }
 
+/// Components of the dimensions in the low and in the high halves of bytes.
+type Halves<'a> = (&'a [i8], &'a [i8]);
+
 impl BitQuery {
     /// The keys of all codes, in their order. `out` is cleared first. Codes of another layout have the largest key.
     pub fn lanes(&self, codes: &LaneCodes, out: &mut Vec<u32>) {
@@ -178,7 +181,7 @@ impl BitQuery {
     fn groups_of<'a>(
         &'a self,
         codes: &'a LaneCodes,
-    ) -> Option<(impl Iterator<Item = &'a [Line]>, (&'a [i8], &'a [i8]))> {
+    ) -> Option<(impl Iterator<Item = &'a [Line]>, Halves<'a>)> {
         let plane = plane_of(self.layout())?;
         let lines = lines_of(self.layout());
         let is_same = codes.groups.len() == codes.len().div_ceil(LANES) * lines;
@@ -190,7 +193,7 @@ impl BitQuery {
     }
 
     /// Components of the dimensions in the low and in the high halves of bytes.
-    fn halves(&self, plane: &Plane) -> (&[i8], &[i8]) {
+    fn halves(&self, plane: &Plane) -> Halves<'_> {
         let components = &self.components()[plane.start..];
         // Zeros follow the last component, and levels of dimensions that do not exist are zero.
         (&components[..padded(plane)], &components[plane.bytes..][..padded(plane)])
@@ -198,7 +201,7 @@ impl BitQuery {
 }
 
 /// Σ of levels times components, of sixteen codes.
-fn sums(isa: Isa, pieces: &[Line], (low, high): (&[i8], &[i8])) -> [i32; LANES] {
+fn sums(isa: Isa, pieces: &[Line], (low, high): Halves<'_>) -> [i32; LANES] {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `isa` is one that this machine has.
