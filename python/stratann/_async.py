@@ -156,8 +156,8 @@ class AsyncCollection:
 class AsyncClient:
     """Collections of a data folder or of a server, for asyncio. It has the methods of `Client` as coroutines.
 
-    Each call runs in a thread, up to 32 at once. A task that is cancelled stops waiting; a change that it has begun is
-    made all the same. Use it by ``async with``, or call `close`.
+    Each call runs in a thread, up to 32 at once. A task that is cancelled stops waiting, but a change that it has begun
+    is not undone. Use it by ``async with``, or call `close`.
 
     Args:
         path_or_url, ram_budget, threads, token, timeout: as of `Client`. The folder is opened, and the server asked, at

@@ -1,4 +1,4 @@
-//! The served paths: what handles each, and what the document says of it.
+//! The paths of collections: the handler of each, and its entry in the OpenAPI document.
 
 use axum::routing::MethodFilter;
 

@@ -255,6 +255,12 @@ impl Slot {
             }
         };
         let made = self.merge_of(shared, (&chosen, is_fold), (level, number), progress);
+        let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
+        if made.is_ok() {
+            chosen.iter().for_each(|own| own.segment.set_obsolete());
+        }
+        // Whoever opens a collection that was closed for want of memory needs theirs.
+        drop(chosen);
         let may_go_on =
             |e: &Error| !is_fold && matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io));
         let goes_on = made.as_ref().is_err_and(may_go_on);
@@ -263,11 +269,7 @@ impl Slot {
             self.turn().begun = Some(number);
         }
         let is_opened = made.map_err(|e| e.of_collection(&self.name))?;
-        let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
-        chosen.iter().for_each(|own| own.segment.set_obsolete());
-        drop(chosen);
         if !is_opened {
-            // There is room now that nobody has the older segments any more.
             self.live(shared)?;
             self.copy_layout(shared, number + 1);
         }
