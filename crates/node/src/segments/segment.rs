@@ -188,6 +188,15 @@ impl Segment {
         Ok(Tables::read(folder, entry, shape)?.bytes)
     }
 
+    /// Bytes that a segment needs at least to be opened where no quota is less.
+    ///
+    /// # Errors
+    /// As [`Segment::open`].
+    pub(crate) fn opening_bytes(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<u64> {
+        let Tables { bytes, resident, .. } = Tables::read(folder, entry, shape)?;
+        Ok(bytes + resident)
+    }
+
     /// Memory that it has.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory.bytes() + self.of_payloads.as_ref().map_or(0, |own| own.bytes())

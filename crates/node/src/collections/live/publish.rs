@@ -193,6 +193,23 @@ impl Slot {
         Ok(Arc::new(Segment::open(&folder, entry, (self.spec.shape(), &room))?))
     }
 
+    /// The same; `None` where it has no room beside those that it replaces, and takes no more than they do.
+    fn open_beside(
+        &self,
+        shared: &Shared,
+        entry: &SegmentEntry,
+        replaces: u64,
+    ) -> Result<Option<Arc<Segment>>> {
+        match self.open_segment(shared, entry, replaces) {
+            Err(e) if e.kind == Kind::Other(ErrorKind::Budget) => {
+                let folder = folder_of(&shared.folder_of(self.id), entry.number);
+                let needed = Segment::opening_bytes(&folder, entry, &self.spec.shape())?;
+                if needed <= replaces { Ok(None) } else { Err(e) }
+            }
+            opened => opened.map(Some),
+        }
+    }
+
     /// Merges segments as long as some are due, and has payloads of the others indexed by the schema.
     pub(crate) fn merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         while self.merge_next(shared, progress, |state| match due(shared, state) {
@@ -319,12 +336,8 @@ impl Slot {
         let sources: Vec<&Source> = chosen.iter().filter(|source| source.left.count() > 0).collect();
         let merged = self.make(shared, (&sources, is_fold), (level, number), progress)?;
         let replaces = chosen.iter().map(|own| own.segment.memory_bytes()).sum();
-        let segment = merged.as_ref().map(|merged| self.open_segment(shared, &merged.entry, replaces));
-        let segment = match segment {
-            // All have no room at once. It is opened when those that it replaces are closed.
-            Some(Err(e)) if e.kind == Kind::Other(ErrorKind::Budget) => None,
-            segment => segment.transpose()?,
-        };
+        let segment = merged.as_ref().map(|merged| self.open_beside(shared, &merged.entry, replaces));
+        let segment = segment.transpose()?.flatten();
         let cached = chosen.iter().map(|own| own.segment.index.cached_bytes()).sum();
         segment.iter().try_for_each(|segment| segment.warm(cached, progress))?;
         // Most rows that died are written while changes go on.
