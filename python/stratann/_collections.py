@@ -372,7 +372,7 @@ class Collection:
         return Job(self._folder, self._name, "compact")
 
     def jobs(self) -> list[str]:
-        """Returns the kinds of jobs that wait or run: ``"checkpoint"``, ``"merge"``.
+        """Returns the kinds of jobs that wait or run: ``"checkpoint"``, ``"minor_merge"``, ``"merge"``.
 
         Raises:
             MissingError: the collection was dropped.

@@ -244,7 +244,7 @@ def test_memory_limits_are_set_changed_and_hold(client):
     points.upsert(np.arange(500), vectors(1, 500, DIM))
     points.set_limits(memory_minimum="1MiB")
     assert [points.info()[name] for name in limits] == [None, 1 << 20]
-    assert set(points.info()["jobs"]) <= {"checkpoint", "merge"}
+    assert set(points.info()["jobs"]) <= {"checkpoint", "minor_merge", "merge"}
     for wrong in [{"memory_quota": 0}, {"memory_quota": 1}, {"memory_minimum": -1}, {"memory_quota": "big"}]:
         with pytest.raises(stratann.InputError):
             points.set_limits(**wrong)

@@ -254,32 +254,56 @@ fn search_for(
 ) -> Result<Vec<(&'static str, f64)>> {
     let options = SearchOptions { k: K, recall: setting.recall, ..SearchOptions::default() };
     let (begin, cpu) = (Instant::now(), thread_cpu_ns());
-    let (mut times, mut cpus, mut reads, mut comparisons) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut times, mut cpus, mut reads, mut comparisons) = (Times::default(), Times::default(), 0, 0);
     while begin.elapsed() < time && !end.load(Ordering::Relaxed) {
         let (one, cpu) = (Instant::now(), thread_cpu_ns());
-        let found = points.search_with(setting.query(times.len()), &options)?;
-        times.push(one.elapsed());
-        cpus.push(thread_cpu_ns() - cpu);
+        let found = points.search_with(setting.query(times.count as usize), &options)?;
+        times.add(one.elapsed().as_nanos() as u64);
+        cpus.add(thread_cpu_ns() - cpu);
         reads += found.stats.reads;
         let in_segments = found.stats.code_comparisons + found.stats.full_comparisons;
         comparisons += in_segments + found.delta.codes + found.delta.distances;
     }
     let cpu = thread_cpu_ns() - cpu;
-    times.sort_unstable();
-    cpus.sort_unstable();
-    let count = times.len().max(1);
-    let at =
-        |share: f64| times.get((share * count as f64) as usize).map_or(0.0, |own| own.as_secs_f64() * 1e6);
+    let count = times.count.max(1);
     Ok(vec![
         ("queries", count as f64),
         ("cpu_us", cpu as f64 / 1000.0 / count as f64),
-        ("cpu_p99_us", cpus.get(count * 99 / 100).map_or(0.0, |own| *own as f64 / 1000.0)),
-        ("p50_us", at(0.5)),
-        ("p99_us", at(0.99)),
-        ("p999_us", at(0.999)),
+        ("cpu_p99_us", cpus.at_us(0.99)),
+        ("p50_us", times.at_us(0.5)),
+        ("p99_us", times.at_us(0.99)),
+        ("p999_us", times.at_us(0.999)),
         ("reads", reads as f64 / count as f64),
         ("comparisons", comparisons as f64 / count as f64),
     ])
+}
+
+/// How often times were taken, in steps of less than two hundredths. A list of an hour would take more than the node.
+#[derive(Default)]
+struct Times {
+    steps: BTreeMap<u32, u64>,
+    count: u64,
+}
+
+impl Times {
+    /// Steps of a time and the next power of two.
+    const STEPS: f64 = 64.0;
+
+    fn add(&mut self, ns: u64) {
+        *self.steps.entry(((ns.max(1) as f64).log2() * Times::STEPS) as u32).or_default() += 1;
+        self.count += 1;
+    }
+
+    /// The time that a share of all were below, microseconds.
+    fn at_us(&self, share: f64) -> f64 {
+        let (mut below, end) = (0, (share * self.count as f64) as u64);
+        let reaches = |step: &(&u32, &u64)| {
+            below += step.1;
+            below > end
+        };
+        let step = self.steps.iter().find(reaches).map_or(0.0, |(step, _)| f64::from(*step) + 0.5);
+        (step / Times::STEPS).exp2() / 1000.0
+    }
 }
 
 /// Searches while new rows are written at a rate.
@@ -313,6 +337,8 @@ fn mixed(setting: &Setting, node: &Node, points: &Collection) -> Result<()> {
     all.push(("write_amplification", (written_bytes() - before) as f64 / given));
     all.push(("rested_s", node.rested_us() as f64 / 1e6));
     all.push(("peak_rss_mib", (process().peak_rss_bytes >> 20) as f64));
+    // Those that are written are held by this program, beside the node.
+    all.push(("vectors_mib", ((setting.base.len() + setting.queries.len()) >> 20) as f64));
     report("mixed", &all);
     Ok(())
 }

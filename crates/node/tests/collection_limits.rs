@@ -223,7 +223,10 @@ fn a_compaction_that_is_asked_for_is_done_in_the_background() {
     let begun = Instant::now();
     let facts = loop {
         let facts = points.facts().unwrap();
-        assert!(facts.jobs.iter().all(|job| ["checkpoint", "merge"].contains(job)), "{facts:?}");
+        assert!(
+            facts.jobs.iter().all(|job| ["checkpoint", "minor_merge", "merge"].contains(job)),
+            "{facts:?}"
+        );
         if facts.jobs.is_empty() {
             break facts;
         }

@@ -26,7 +26,7 @@ pub(crate) use made::{Curves, Making, Point, from_points};
 pub(crate) use merge::{Merged, Source, merge};
 pub(crate) use nearest::{Candidate, KSmallest};
 pub(crate) use overlay::{Newer, Overlay};
-pub(crate) use policy::{Level, Sized, next_merge};
+pub(crate) use policy::{Level, Sized, next_merge, next_minor_merge};
 pub(crate) use scanned::WantedRows;
 pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, folder_of};
 pub(crate) use unfinished::Unfinished;

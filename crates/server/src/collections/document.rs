@@ -59,7 +59,7 @@ impl Names {
             Names::Kind => ["auto"].into_iter().chain(IndexKind::ALL.map(IndexKind::name)).collect(),
             Names::VectorForm => vec!["numbers", "base64"],
             Names::Code => Code::all().map(Code::name).collect(),
-            Names::Job => vec!["checkpoint", "merge"],
+            Names::Job => vec!["checkpoint", "minor_merge", "merge"],
         }
     }
 }

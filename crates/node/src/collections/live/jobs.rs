@@ -1,6 +1,6 @@
 //! Threads of the process that make checkpoints and merges: one for each kind of job, for all collections.
 //!
-//! Checkpoints do not wait for merges, which take long. Where there is no job, idle collections are closed.
+//! Checkpoints and minor merges do not wait for merges of the largest segments, which take long. Where there is no job, idle collections are closed.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,20 +52,23 @@ pub(crate) fn beside_searches<T: Send>(is_urgent: bool, work: impl Fn() -> T + S
 pub(crate) enum Job {
     /// Points in memory are written into a segment.
     Checkpoint,
-    /// Segments become one.
+    /// Segments become one that is not the largest.
+    MinorMerge,
+    /// Segments become one, with the largest of them or without.
     Merge,
 }
 
 impl Job {
     /// How many kinds there are.
-    pub(crate) const KINDS: usize = 2;
+    pub(crate) const KINDS: usize = 3;
     /// All kinds.
-    pub(crate) const ALL: [Job; Job::KINDS] = [Job::Checkpoint, Job::Merge];
+    pub(crate) const ALL: [Job; Job::KINDS] = [Job::Checkpoint, Job::MinorMerge, Job::Merge];
 
     /// Name of the kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Job::Checkpoint => "checkpoint",
+            Job::MinorMerge => "minor_merge",
             Job::Merge => "merge",
         }
     }
@@ -74,7 +77,7 @@ impl Job {
 /// How far a job in the background is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFacts {
-    /// Kind of the job: `checkpoint`, `merge`.
+    /// Kind of the job: `checkpoint`, `minor_merge`, `merge`.
     pub kind: &'static str,
     /// What it does now. A job has several stages.
     pub stage: String,
@@ -130,7 +133,9 @@ impl Jobs {
             return;
         }
         let is_wanted = job != Job::Merge || slot.is_to_compact.load(Ordering::Acquire);
-        if !is_wanted && slot.merge_rest.is_on() || slot.is_asked[job as usize].swap(true, Ordering::AcqRel) {
+        if !is_wanted && slot.rests[job as usize].is_on()
+            || slot.is_asked[job as usize].swap(true, Ordering::AcqRel)
+        {
             return;
         }
         self.start(shared, job);
@@ -195,13 +200,12 @@ fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped:
         let is_compaction = job == Job::Merge && slot.is_to_compact.swap(false, Ordering::AcqRel);
         let done = match job {
             Job::Checkpoint => slot.checkpoint_due(&shared, &progress),
+            Job::MinorMerge => slot.minor_merge_due(&shared, &progress),
             Job::Merge if is_compaction => slot.compact(&shared, &progress),
             Job::Merge => slot.merge_due(&shared, &progress),
         };
-        if job == Job::Merge {
-            let lacks_memory = |e: &Error| e.kind == Kind::Other(ErrorKind::Budget);
-            slot.merge_rest.set(done.as_ref().is_err_and(lacks_memory));
-        }
+        let lacks_memory = |e: &Error| e.kind == Kind::Other(ErrorKind::Budget);
+        slot.rests[job as usize].set(job != Job::Checkpoint && done.as_ref().is_err_and(lacks_memory));
         let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
         let mut troubles = slot.trouble.lock().unwrap_or_else(|e| e.into_inner());
         if is_compaction && done.is_ok() {

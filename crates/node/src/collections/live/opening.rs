@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
+use stratann_params::IndexKind;
 
-use super::chosen::to_fold;
+use super::chosen::{Taken, sized, to_fold};
 use super::jobs::Job;
-use super::publish::sized;
 use super::slot::{Shared, Slot, Turn};
 use crate::collections::budget::{Reserved, SegmentRoom};
 use crate::collections::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
@@ -19,7 +19,7 @@ use crate::collections::spec::Spec;
 use crate::rows::{CHUNK_BYTES, Key, RowKind, Rows};
 use crate::segments::{
     Layout, LayoutCopy, Level, Newer, Overlay, Segment, SegmentEntry, Sized, Unfinished, folder_of,
-    next_merge,
+    next_merge, next_minor_merge,
 };
 
 /// Segments get smaller numbers; a folder of a larger one is none of ours.
@@ -310,17 +310,30 @@ impl Slot {
             shared.jobs.ask(shared, self, Job::Checkpoint);
         }
         if is_begun
-            || due(shared, state).is_some()
-            || to_fold(shared, state).is_some()
+            || due(shared, state, &Taken::new()).is_some()
+            || to_fold(shared, state, &Taken::new()).is_some()
             || self.is_reindexing_due(shared, state)
         {
             shared.jobs.ask(shared, self, Job::Merge);
+        }
+        if minor_due(shared, &self.spec, state, &Taken::new()).is_some() {
+            shared.jobs.ask(shared, self, Job::MinorMerge);
         }
     }
 }
 
 /// The merge of a state that is due.
-pub(super) fn due(shared: &Shared, state: &State) -> Option<Level> {
-    let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
-    next_merge(&sizes, shared.options.first_rows)
+pub(super) fn due(shared: &Shared, state: &State, taken: &Taken) -> Option<Level> {
+    next_merge(&sizes(state, taken), shared.options.first_rows)
+}
+
+/// The minor merge of a state that is due. A checkpoint of a `flat` collection is of its kind.
+pub(super) fn minor_due(shared: &Shared, spec: &Spec, state: &State, taken: &Taken) -> Option<Level> {
+    let rows_min = if spec.kind == Some(IndexKind::Flat) { u64::MAX } else { shared.options.first_rows };
+    next_minor_merge(&sizes(state, taken), shared.options.first_rows, rows_min)
+}
+
+fn sizes(state: &State, taken: &Taken) -> Vec<Sized> {
+    let of = |own: &SegmentState| Sized { is_free: !taken.contains(&own.segment.entry.number), ..sized(own) };
+    state.segments.iter().map(of).collect()
 }

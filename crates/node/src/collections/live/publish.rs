@@ -10,9 +10,9 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::chosen::{Chosen, changed, died, to_fold};
+use super::chosen::{Chosen, Taken, changed, died, share_of_builds, sized, to_fold};
 use super::jobs::{Job, beside_searches};
-use super::opening::due;
+use super::opening::{due, minor_due};
 use super::slot::{Live, Shared, Slot, Turn};
 use crate::collections::budget::SegmentRoom;
 use crate::collections::delta::{SegmentState, State};
@@ -20,8 +20,8 @@ use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Curves, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Sized, Source,
-    Unfinished, folder_of,
+    self, Curves, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Source, Unfinished,
+    folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -55,7 +55,7 @@ impl Slot {
         }
         if state.checkpoints() >= CHECKPOINTS_MAX {
             // Merges are behind. Points wait in memory, and changes are refused once there are too many.
-            shared.jobs.ask(shared, self, Job::Merge);
+            self.ask_for_merges(shared);
         } else if self.is_full.swap(false, Ordering::AcqRel)
             || shared.options.is_checkpoint_due(&self.spec, &state)
         {
@@ -82,12 +82,12 @@ impl Slot {
         if made.is_err() {
             live.delta.unseal();
         }
-        self.end_segment(shared, number, made.is_err());
+        self.end_segment(shared, (number, &[]), made.is_err());
         made.map_err(|e| e.of_collection(&self.name))?;
         self.copy_layout(shared, number + 1);
         self.renew_coarse();
         self.reclaim(shared)?;
-        shared.jobs.ask(shared, self, Job::Merge);
+        self.ask_for_merges(shared);
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Slot {
             number,
             level,
             threads: shared.options.threads,
-            ram_budget: shared.options.build_bytes,
+            ram_budget: shared.options.build_bytes.map(|all| all * share_of_builds(level) / 8),
             schema: self.schema(shared)?,
             curves: None,
         })
@@ -212,26 +212,44 @@ impl Slot {
 
     /// Merges segments as long as some are due, and has payloads of the others indexed by the schema.
     pub(crate) fn merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
-        while self.merge_next(shared, progress, |state| match due(shared, state) {
-            Some(next) => {
-                let segments = next.segments.iter().map(|&at| state.segments[at].clone());
-                Some(Chosen { segments: segments.collect(), level: next.level, is_fold: false })
-            }
-            None => to_fold(shared, state).map(Chosen::fold),
-        })? {}
+        let choose = |state: &State, taken: &Taken| match due(shared, state, taken) {
+            Some(next) => Some(Chosen::level(next, state)),
+            None => to_fold(shared, state, taken).map(Chosen::fold),
+        };
+        while self.merge_next(shared, (Job::Merge, progress), choose)? {
+            shared.jobs.ask(shared, self, Job::MinorMerge);
+        }
         self.reindex(shared, progress)
+    }
+
+    /// Merges segments other than the largest as long as some are due.
+    pub(crate) fn minor_merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
+        let choose = |state: &State, taken: &Taken| {
+            minor_due(shared, &self.spec, state, taken).map(|next| Chosen::level(next, state))
+        };
+        while self.merge_next(shared, (Job::MinorMerge, progress), choose)? {
+            shared.jobs.ask(shared, self, Job::Merge);
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask_for_merges(self: &Arc<Slot>, shared: &Shared) {
+        shared.jobs.ask(shared, self, Job::Merge);
+        shared.jobs.ask(shared, self, Job::MinorMerge);
     }
 
     /// Merges all segments into one, unless there is one alone without dead rows and newer payloads. Where changes go
     /// on, some are left in the end.
     pub(crate) fn merge_all(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         for _ in 0..MERGES_AT_ONCE {
-            let is_merged = self.merge_next(shared, progress, |state| {
+            // Whatever a minor merge has taken would be left.
+            drop(self.running(Job::MinorMerge));
+            let is_merged = self.merge_next(shared, (Job::Merge, progress), |state, taken| {
                 let is_whole = |own: &SegmentState| sized(own).dead == 0 && own.segment.entry.level > 0;
                 match &state.segments[..] {
                     [] => None,
                     [one] if is_whole(one) => (one.overlay.count() > 0).then(|| Chosen::fold(one)),
-                    all => Some(Chosen { segments: all.to_vec(), level: 2, is_fold: false }),
+                    all => Chosen::all(all, taken),
                 }
             })?;
             if !is_merged {
@@ -248,26 +266,31 @@ impl Slot {
         self.reclaim(shared)
     }
 
-    /// Merges the segments that `choose` names. Returns whether there were any.
+    /// Merges the segments that `choose` names, none of which is taken. Returns whether there were any.
     fn merge_next(
         self: &Arc<Slot>,
         shared: &Shared,
-        progress: &dyn Progress,
-        choose: impl Fn(&State) -> Option<Chosen>,
+        (job, progress): (Job, &dyn Progress),
+        choose: impl Fn(&State, &Taken) -> Option<Chosen>,
     ) -> Result<bool> {
         shared.check_writable()?;
-        let _running = self.running(Job::Merge);
+        let _running = self.running(job);
         let (chosen, is_fold, level, number) = {
             let mut turn = self.turn();
             shared.wake()?;
             let live = self.live_in_turn(shared, &mut turn)?;
             let state = live.delta.state();
-            match self.begun(shared, &mut turn, &state) {
+            let begun = if job == Job::Merge { self.begun(shared, &mut turn, &state) } else { None };
+            match begun {
                 Some((begun, level, number)) => (begun, false, level, number),
+                // What it is made of is not taken before.
+                None if turn.begun.is_some() => return Ok(false),
                 None => {
-                    let Some(next) = choose(&state) else { return Ok(false) };
+                    let Some(next) = choose(&state, &turn.taken) else { return Ok(false) };
                     let (is_fold, level) = (next.is_fold, next.level);
-                    (next.sources(), is_fold, level, turn.begin_segment())
+                    let sources = next.sources();
+                    let number = turn.begin_segment_of(&sources);
+                    (sources, is_fold, level, number)
                 }
             }
         };
@@ -278,10 +301,13 @@ impl Slot {
         }
         // Whoever opens a collection that was closed for want of memory needs theirs.
         drop(chosen);
-        let may_go_on =
-            |e: &Error| !is_fold && matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io));
+        let may_go_on = |e: &Error| {
+            !is_fold
+                && job == Job::Merge
+                && matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io))
+        };
         let goes_on = made.as_ref().is_err_and(may_go_on);
-        self.end_segment(shared, number, made.is_err() && !goes_on);
+        self.end_segment(shared, (number, &numbers), made.is_err() && !goes_on);
         if goes_on {
             self.turn().begun = Some(number);
         }
@@ -387,11 +413,15 @@ impl Slot {
         let number = turn.begun.take()?;
         let found = Unfinished::read(&folder_of(&shared.folder_of(self.id), number))?;
         let source = |(number, left): (u64, Arc<Sieve>)| {
-            let own = state.segment(number).filter(|own| own.segment.rows() == u64::from(left.rows()))?;
+            let is_same = |own: &&SegmentState| {
+                own.segment.rows() == u64::from(left.rows()) && !turn.taken.contains(&number)
+            };
+            let own = state.segment(number).filter(is_same)?;
             Some(Source { segment: own.segment.clone(), left, overlay: own.overlay.clone() })
         };
         let sources = found.sources.into_iter().map(source).collect::<Option<Vec<_>>>()?;
         turn.building.insert(number);
+        turn.take(&sources);
         Some((sources, found.level, number))
     }
 
@@ -476,8 +506,7 @@ impl Slot {
 
     /// Waits until no job of the collection runs.
     pub(crate) fn wait_for_jobs(&self) {
-        drop(self.running(Job::Checkpoint));
-        drop(self.running(Job::Merge));
+        Job::ALL.into_iter().for_each(|job| drop(self.running(job)));
     }
 
     /// Makes centroids for points in memory where another segment is the largest now.
@@ -492,9 +521,10 @@ impl Slot {
         self.running[job as usize].lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn end_segment(&self, shared: &Shared, number: u64, is_failed: bool) {
+    fn end_segment(&self, shared: &Shared, (number, taken): (u64, &[u64]), is_failed: bool) {
         let mut turn = self.turn();
         turn.building.remove(&number);
+        turn.taken.retain(|own| !taken.contains(own));
         // What may be published stays until the collection is opened the next time.
         if is_failed && !turn.is_stale {
             let _ = std::fs::remove_dir_all(folder_of(&shared.folder_of(self.id), number));
@@ -546,21 +576,6 @@ impl Slot {
     }
 }
 
-impl Turn {
-    /// A number for a segment that is made now.
-    fn begin_segment(&mut self) -> u64 {
-        let number = self.next_segment.max(1);
-        self.next_segment = number + 1;
-        self.building.insert(number);
-        number
-    }
-
-    /// What the rows will say of the segments of a state, which hold everything up to `watermark`.
-    pub(super) fn layout(&self, state: &State, watermark: u64) -> Layout {
-        Layout::new(watermark, self.next_segment, state.entries())
-    }
-}
-
 impl New {
     fn into_state(self, newer: impl Iterator<Item = Newer>) -> Result<SegmentState> {
         let mut rows = self.segment.rows_of(&self.dead)?;
@@ -590,10 +605,4 @@ fn without_tail(state: &State, sealed: &State, left: u64) -> Manifest {
     let mut left = now.bytes;
     left -= bytes;
     Manifest { tail_points: now.tail_points - points, bytes: left, ..now }
-}
-
-/// A segment as the order of merges sees it.
-pub(super) fn sized(own: &SegmentState) -> Sized {
-    let left = u64::from(own.left.rows().count());
-    Sized { level: own.segment.entry.level, left, dead: own.segment.rows() - left }
 }

@@ -104,7 +104,8 @@ impl Slot {
         let live = self.live_in_turn(shared, &mut turn)?;
         let state = live.delta.state();
         if state.segment(number).is_none_or(|own| own.segment.entry != older.entry) {
-            return Err(Error::busy("the segment was made again meanwhile; try again"));
+            // Another one is in its place by now.
+            return Ok(true);
         }
         let mut layout = turn.layout(&state, state.watermark);
         let entries = layout.segments.iter_mut().filter(|own| own.number == number);

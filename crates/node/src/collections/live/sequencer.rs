@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
-use super::chosen::to_fold;
+use super::chosen::{Taken, to_fold};
 use super::jobs::Job;
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
 use crate::collections::delta::{Change, Reader};
@@ -146,7 +146,7 @@ impl Slot {
     /// many.
     fn ask_for_checkpoint(self: &Arc<Slot>, shared: &Shared) {
         let state = self.opened().map(|live| live.delta.state());
-        if state.as_deref().is_some_and(|state| to_fold(shared, state).is_some()) {
+        if state.as_deref().is_some_and(|state| to_fold(shared, state, &Taken::new()).is_some()) {
             shared.jobs.ask(shared, self, Job::Merge);
         }
         let is_due = state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state));

@@ -131,6 +131,8 @@ pub(crate) struct Turn {
     pub(crate) next_segment: u64,
     /// Segments that are being made.
     pub(crate) building: BTreeSet<u64>,
+    /// Segments that a job replaces now. No other one takes them.
+    pub(crate) taken: BTreeSet<u64>,
     /// A segment that was begun, and that the next merge goes on with.
     pub(crate) begun: Option<u64>,
 }
@@ -168,8 +170,8 @@ pub(crate) struct Slot {
     /// Indexes that checkpoints and merges built, and segments whose payloads alone were written again.
     pub(crate) indexes_built: AtomicU64,
     pub(crate) payloads_folded: AtomicU64,
-    /// Whether merges rest for want of memory.
-    pub(crate) merge_rest: MergeRest,
+    /// Whether jobs of its kind rest for want of memory.
+    pub(crate) rests: [MergeRest; Job::KINDS],
     /// Why the last job of its kind failed, if it did.
     pub(crate) trouble: Mutex<[Option<Error>; Job::KINDS]>,
 }
@@ -183,7 +185,7 @@ impl Slot {
             queue: Mutex::default(),
             answered: Condvar::new(),
             turn: Mutex::default(),
-            merge_rest: MergeRest::default(),
+            rests: Default::default(),
             indexes_built: 0.into(),
             payloads_folded: 0.into(),
             live: RwLock::default(),
