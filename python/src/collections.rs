@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use serde_json::json;
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{
-    self, Collection, Kind, MemoryLimits, Node, Options, Point, SearchOptions, Spec,
+    self, Collection, Condition, GivenVectors, Kind, MemoryLimits, Node, Options, Point, SearchOptions, Spec,
+    Specs,
 };
 use stratann_node::rows::{ExternalId, MEMORY_BYTES_MIN};
 use stratann_params::IndexKind;
@@ -80,8 +81,13 @@ pub(crate) fn plain(ids: Vec<PyId>) -> Vec<ExternalId> {
     ids.into_iter().map(|id| id.0).collect()
 }
 
-/// A point: id, sequence number of its change, bytes of its vector, and its payload as JSON.
-type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyArray1<u8>>, Option<Vec<u8>>);
+/// A point: id, sequence number of its change, bytes of its vector or of those that it has by name, and its payload as
+/// JSON.
+type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyAny>, Option<Vec<u8>>);
+/// Vectors of a new collection: name, dimensions, and metric, type and kind. One alone has an empty name.
+type PySpec = (String, usize, (String, String, String));
+/// Vectors of a name: the name, bytes of those that are there, and which points have one.
+type PyVectors<'py> = (String, PyReadonlyArray1<'py, u8>, Option<Vec<bool>>);
 /// Sequence number, ids of each query, all distances one after another, payloads as JSON and vectors of all results
 /// where they are asked for, and conditions that read payloads.
 type PyHits<'py> = (
@@ -99,19 +105,68 @@ fn texts(unindexed: &[Unindexed]) -> Vec<String> {
     unindexed.iter().map(ToString::to_string).collect()
 }
 
-fn point_object<'py>(py: Python<'py>, point: Point) -> PyResult<PyPoint<'py>> {
-    Ok((id_object(py, &point.id)?, point.seq, point.vector.into_pyarray(py), point.payload))
+fn point_object<'py>(py: Python<'py>, point: Point, specs: &Specs) -> PyResult<PyPoint<'py>> {
+    let id = id_object(py, &point.id)?;
+    let mut named = specs.iter().zip(point.vectors).filter_map(|(own, vector)| Some((&own.name, vector?)));
+    let vectors = if specs.has_names() {
+        let vectors = PyDict::new(py);
+        named.try_for_each(|(name, vector)| vectors.set_item(name, vector.into_pyarray(py)))?;
+        vectors.into_any()
+    } else {
+        named.next().map_or_else(Vec::new, |(_, vector)| vector).into_pyarray(py).into_any()
+    };
+    Ok((id, point.seq, vectors, point.payload))
 }
 
 /// A description of a collection as JSON.
-fn described(name: &str, spec: &Spec) -> serde_json::Value {
-    json!({
-        "name": name,
-        "dim": spec.dim,
-        "metric": spec.metric.name(),
-        "dtype": spec.dtype.name(),
-        "kind": spec.kind.map_or("auto", IndexKind::name),
-    })
+fn described(name: &str, specs: &Specs) -> serde_json::Value {
+    let of = |spec: &Spec| {
+        json!({
+            "dim": spec.dim,
+            "metric": spec.metric.name(),
+            "dtype": spec.dtype.name(),
+            "kind": spec.kind.map_or("auto", IndexKind::name),
+        })
+    };
+    let mut all = match specs.only() {
+        Ok(spec) => of(spec),
+        Err(_) => {
+            let each = specs.iter().map(|own| (own.name.clone(), of(&own.spec)));
+            json!({ "vectors": each.collect::<serde_json::Map<_, _>>() })
+        }
+    };
+    all["name"] = name.into();
+    all
+}
+
+/// Reads what vectors are.
+fn spec_of(py: Python<'_>, (name, dim, of): PySpec) -> PyResult<(String, Spec)> {
+    let (metric, dtype, kind) = (of.0.as_str(), of.1.as_str(), of.2.as_str());
+    let unknown = |what: &str, given: &str, names: Vec<&str>| {
+        let names = stratann_params::list_of(names.iter().map(|name| format!("{name:?}")));
+        error::input(py, &format!("{what} is {given:?}; use {names}"))
+    };
+    let all_kinds = || ["auto"].into_iter().chain(IndexKind::ALL.map(IndexKind::name)).collect();
+    let spec = Spec {
+        dim,
+        metric: Metric::from_name(metric)
+            .ok_or_else(|| unknown("metric", metric, Metric::ALL.map(Metric::name).to_vec()))?,
+        dtype: DType::from_name(dtype)
+            .ok_or_else(|| unknown("dtype", dtype, DType::ALL.map(DType::name).to_vec()))?,
+        kind: match kind {
+            "auto" => None,
+            name => Some(IndexKind::parse(name).ok_or_else(|| unknown("kind", name, all_kinds()))?),
+        },
+    };
+    Ok((name, spec))
+}
+
+/// The vectors of a change, as the collection takes them.
+fn given<'a>(vectors: &'a [PyVectors<'_>]) -> PyResult<Vec<GivenVectors<'a>>> {
+    let of = |(name, vectors, has): &'a PyVectors<'_>| {
+        Ok(GivenVectors { name, vectors: vectors.as_slice()?, has: has.as_deref() })
+    };
+    vectors.iter().map(of).collect()
 }
 
 /// An open data folder.
@@ -177,34 +232,17 @@ impl DataFolder {
         Ok(self.node(py)?.why_read_only().map(String::from))
     }
 
-    /// Makes a collection of a metric, a type and a kind. Limits are its memory quota and its minimum, in bytes.
+    /// Makes a collection with these vectors. Limits are its memory quota and its minimum, in bytes.
     fn create(
         &self,
         py: Python<'_>,
         name: &str,
-        dim: usize,
-        of: (String, String, String),
+        vectors: Vec<PySpec>,
         limits: (Option<u64>, u64),
     ) -> PyResult<()> {
-        let (metric, dtype, kind) = (of.0.as_str(), of.1.as_str(), of.2.as_str());
-        let unknown = |what: &str, given: &str, names: Vec<&str>| {
-            let names = stratann_params::list_of(names.iter().map(|name| format!("{name:?}")));
-            error::input(py, &format!("{what} is {given:?}; use {names}"))
-        };
-        let all_kinds = || ["auto"].into_iter().chain(IndexKind::ALL.map(IndexKind::name)).collect();
-        let spec = Spec {
-            dim,
-            metric: Metric::from_name(metric)
-                .ok_or_else(|| unknown("metric", metric, Metric::ALL.map(Metric::name).to_vec()))?,
-            dtype: DType::from_name(dtype)
-                .ok_or_else(|| unknown("dtype", dtype, DType::ALL.map(DType::name).to_vec()))?,
-            kind: match kind {
-                "auto" => None,
-                name => Some(IndexKind::parse(name).ok_or_else(|| unknown("kind", name, all_kinds()))?),
-            },
-        };
+        let all = vectors.into_iter().map(|own| spec_of(py, own)).collect::<PyResult<Vec<_>>>()?;
         let limits = MemoryLimits { quota_bytes: limits.0, minimum_bytes: limits.1 };
-        self.call(py, |node| node.create_limited(name, spec, limits).map(drop))
+        self.call(py, |node| node.create_limited(name, Specs::named(all)?, limits).map(drop))
     }
 
     /// Changes memory limits of a collection: `None` leaves one as it is, a quota of `(None,)` is none.
@@ -225,8 +263,8 @@ impl DataFolder {
     /// Returns a list of all collections as JSON.
     fn collections(&self, py: Python<'_>) -> PyResult<String> {
         let all = self.call(py, Node::collections)?;
-        let each = all.iter().map(|info| match &info.spec {
-            Ok(spec) => described(&info.name, spec),
+        let each = all.iter().map(|info| match &info.specs {
+            Ok(specs) => described(&info.name, specs),
             Err(e) => json!({ "name": info.name, "error": e.message }),
         });
         crate::json(py, &each.collect::<Vec<_>>())
@@ -238,32 +276,43 @@ impl DataFolder {
         Ok(dropped.unfinished.map(|e| e.message))
     }
 
-    /// Returns dimensions, metric, element type and kind of a collection.
+    /// Returns name, dimensions, metric, element type and kind of the vectors of a collection. One without a name has
+    /// an empty one.
     fn describe(
         &self,
         py: Python<'_>,
         name: &str,
-    ) -> PyResult<(usize, &'static str, &'static str, &'static str)> {
-        let spec = self.call_collection(py, name, |collection| Ok(collection.spec()))?;
-        let kind = spec.kind.map_or("auto", IndexKind::name);
-        Ok((spec.dim, spec.metric.name(), spec.dtype.name(), kind))
+    ) -> PyResult<Vec<(String, usize, &'static str, &'static str, &'static str)>> {
+        let specs = self.call_collection(py, name, |collection| Ok(collection.specs().clone()))?;
+        let of = |own: &collections::NamedSpec| {
+            let (spec, kind) = (own.spec, own.spec.kind.map_or("auto", IndexKind::name));
+            (own.name.clone(), spec.dim, spec.metric.name(), spec.dtype.name(), kind)
+        };
+        Ok(specs.iter().map(of).collect())
     }
 
     /// Returns what a collection is made of as JSON.
     fn info(&self, py: Python<'_>, name: &str) -> PyResult<String> {
-        let (spec, facts, schema) = self.call_collection(py, name, |collection| {
-            Ok((collection.spec(), collection.facts()?, collection.schema()?))
+        let (specs, facts, schema) = self.call_collection(py, name, |collection| {
+            Ok((collection.specs().clone(), collection.facts()?, collection.schema()?))
         })?;
         let segments = facts.segments.iter().map(|segment| {
-            json!({
+            let mut own = json!({
                 "number": segment.number,
-                "kind": segment.kind.name(),
                 "rows": segment.rows,
                 "dead": segment.dead,
                 "bytes": segment.bytes,
-            })
+            });
+            let indexes = segment.indexes.iter().map(|index| {
+                json!({ "vector_name": index.vector_name, "kind": index.kind.name(), "rows": index.rows })
+            });
+            match segment.kind {
+                Some(kind) => own["kind"] = kind.name().into(),
+                None => own["indexes"] = indexes.collect(),
+            }
+            own
         });
-        let mut all = described(name, &spec);
+        let mut all = described(name, &specs);
         all["points"] = facts.points.into();
         all["seq"] = facts.seq.into();
         all["delta_points"] = facts.delta_points.into();
@@ -299,14 +348,28 @@ impl DataFolder {
         py: Python<'py>,
         name: &str,
         ids: Vec<PyId>,
-        vectors: PyReadonlyArray1<'py, u8>,
+        vectors: Vec<PyVectors<'py>>,
         payloads: Option<Vec<Option<PyBackedBytes>>>,
     ) -> PyResult<(u64, u64, u64, u64)> {
-        let (ids, vectors) = (plain(ids), vectors.as_slice()?);
+        let (ids, given) = (plain(ids), given(&vectors)?);
         let payloads: Vec<Option<&[u8]>> = payloads.iter().flatten().map(|own| own.as_deref()).collect();
-        let done =
-            self.call_collection(py, name, |collection| collection.upsert_points(&ids, vectors, &payloads))?;
+        let done = self.call_collection(py, name, |collection| {
+            collection.upsert_named(&ids, &given, &payloads, Condition::Always)
+        })?;
         Ok((done.seq, done.new, done.replaced, done.repeated))
+    }
+
+    /// Changes vectors of points that are there. Returns the sequence number, and how many points were written again.
+    fn update_vectors<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        ids: Vec<PyId>,
+        vectors: Vec<PyVectors<'py>>,
+    ) -> PyResult<(u64, u64)> {
+        let (ids, given) = (plain(ids), given(&vectors)?);
+        let done = self.call_collection(py, name, |collection| collection.update_vectors(&ids, &given))?;
+        Ok((done.seq, done.changed))
     }
 
     /// Deletes points. Returns the sequence number, and how many are gone and were unknown.
@@ -362,15 +425,25 @@ impl DataFolder {
         how: (usize, f64, usize),
         filter: Option<PyFilter>,
         with_: (bool, bool),
+        vector_name: Option<String>,
     ) -> PyResult<PyHits<'py>> {
         let (queries, (k, recall, threads)) = (queries.as_slice()?, how);
         let (with_payload, with_vectors) = with_;
         let (mut found, vectors) = self.call_collection(py, name, |collection| {
             let filter = filter.as_ref().map(PyFilter::compile).transpose()?;
-            let options =
-                SearchOptions { k, recall, threads, filter, with_payload, ..SearchOptions::default() };
+            let vector_name = vector_name.clone();
+            let options = SearchOptions {
+                k,
+                recall,
+                threads,
+                filter,
+                with_payload,
+                vector_name,
+                ..SearchOptions::default()
+            };
             let found = collection.search_with(queries, &options)?;
-            let vectors = with_vectors.then(|| collection.vectors_of(&found)).transpose()?;
+            let name = options.vector_name.as_deref();
+            let vectors = with_vectors.then(|| collection.vectors_of(&found, name)).transpose()?;
             Ok((found, vectors))
         })?;
         let of_query = |hits: &Vec<collections::Hit>| {
@@ -390,8 +463,11 @@ impl DataFolder {
     /// Returns points by their ids; `None` for an id without one.
     fn get<'py>(&self, py: Python<'py>, name: &str, ids: Vec<PyId>) -> PyResult<Vec<Option<PyPoint<'py>>>> {
         let ids = plain(ids);
-        let points = self.call_collection(py, name, |collection| collection.get(&ids))?;
-        points.into_iter().map(|point| point.map(|point| point_object(py, point)).transpose()).collect()
+        let (points, specs) = self.call_collection(py, name, |collection| {
+            Ok((collection.get(&ids)?, collection.specs().clone()))
+        })?;
+        let object = |point: Option<Point>| point.map(|point| point_object(py, point, &specs)).transpose();
+        points.into_iter().map(object).collect()
     }
 
     /// Number of points, or of those that match; how many at least and at most; and conditions that read payloads.
@@ -425,11 +501,15 @@ impl DataFolder {
         filter: Option<PyFilter>,
     ) -> PyResult<PyPage<'py>> {
         let after = after.map(|id| id.0);
-        let page = self.call_collection(py, name, |collection| match &filter {
-            Some(filter) => collection.scroll_matching(after.as_ref(), limit, &filter.compile()?),
-            None => collection.scroll(after.as_ref(), limit),
+        let (page, specs) = self.call_collection(py, name, |collection| {
+            let page = match &filter {
+                Some(filter) => collection.scroll_matching(after.as_ref(), limit, &filter.compile()?),
+                None => collection.scroll(after.as_ref(), limit),
+            };
+            Ok((page?, collection.specs().clone()))
         })?;
-        let points = page.points.into_iter().map(|point| point_object(py, point)).collect::<PyResult<_>>()?;
+        let points = page.points.into_iter().map(|point| point_object(py, point, &specs));
+        let points = points.collect::<PyResult<_>>()?;
         let next = page.next.as_ref().map(|id| id_object(py, id)).transpose()?;
         Ok((points, next, page.seq, texts(&page.unindexed)))
     }

@@ -41,8 +41,9 @@ from ._errors import (
 from ._found import FoundPoints, Hit
 from ._index import Index
 from ._jobs import Job, JobProgress
+from ._named import VectorSpec
 from ._open import open, open_memory
-from ._points import Count, Deleted, Page, PayloadChanged, Point, Upserted
+from ._points import Count, Deleted, Page, PayloadChanged, Point, Upserted, VectorsChanged
 from ._results import SearchResult
 from ._stratann import __version__
 from ._together import search_together
@@ -81,6 +82,8 @@ __all__ = [
     "ServerError",
     "UnknownOutcomeError",
     "Upserted",
+    "VectorSpec",
+    "VectorsChanged",
     "WorkerError",
     "__version__",
     "build",

@@ -17,6 +17,7 @@ from ._arrays import Path
 from ._collections import Collection
 from ._database import Client
 from ._jobs import Job
+from ._named import VectorSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
@@ -130,7 +131,13 @@ class AsyncCollection:
         """Kind of index of its larger parts, or ``"auto"``."""
         return self._collection.kind
 
+    @property
+    def vectors(self) -> dict[str, VectorSpec]:
+        """What the vectors of each name are. Without names there is one, of the name ``""``."""
+        return self._collection.vectors
+
     upsert = _later(Collection.upsert)
+    update_vectors = _later(Collection.update_vectors)
     delete = _later(Collection.delete)
     search = _later(Collection.search)
     get = _later(Collection.get)

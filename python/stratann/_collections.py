@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
-from ._arrays import DTYPES, as_bytes, byte_size, dtype_name, numbers, real, whole
+from ._arrays import as_bytes, byte_size, real, whole
 from ._errors import InputError
 from ._found import FoundPoints, found_of
-from ._inputs import Payload, Payloads, Vectors, vectors_of
+from ._inputs import Payload, Payloads, Vectors
 from ._jobs import Job
+from ._named import GivenVectors, NamedVectors, VectorSpec, given_of, rows_of, unknown_name
 from ._payloads import (
     PointFilter,
     Schema,
@@ -35,6 +35,7 @@ from ._points import (
     PayloadChanged,
     Point,
     Upserted,
+    VectorsChanged,
     batches,
     id_of,
     ids_of,
@@ -65,11 +66,11 @@ class Collection:
     is that UUID, and is returned as a `uuid.UUID`.
     """
 
-    def __init__(self, folder: Any, name: str, spec: tuple[int, str, str, str], threads: int) -> None:
+    def __init__(self, folder: Any, name: str, specs: list[tuple[str, int, str, str, str]], threads: int) -> None:
         self._folder = folder
         self._name = name
         self._threads = threads
-        self._dim, self._metric, self._dtype, self._kind = spec
+        self._specs = {own: VectorSpec(*spec) for own, *spec in specs}
 
     @property
     def name(self) -> str:
@@ -77,26 +78,48 @@ class Collection:
         return self._name
 
     @property
+    def vectors(self) -> dict[str, VectorSpec]:
+        """What the vectors of each name are: ``dim``, ``metric``, ``dtype`` and ``kind``. Without names there is one,
+        of the name ``""``."""
+        return dict(self._specs)
+
+    @property
     def dim(self) -> int:
-        """Components of a vector."""
-        return self._dim
+        """Components of a vector, where vectors have no names.
+
+        Raises:
+            InputError: vectors have names.
+        """
+        return self._spec(None).dim
 
     @property
     def metric(self) -> str:
-        """``"l2"``, ``"ip"`` or ``"cosine"``."""
-        return self._metric
+        """``"l2"``, ``"ip"`` or ``"cosine"``, where vectors have no names.
+
+        Raises:
+            InputError: vectors have names.
+        """
+        return self._spec(None).metric
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a component."""
-        return DTYPES[self._dtype]
+        """Type of a component, where vectors have no names.
+
+        Raises:
+            InputError: vectors have names.
+        """
+        return self._spec(None).numpy_dtype
 
     @property
     def kind(self) -> str:
-        """Kind of index of its larger parts, or ``"auto"``."""
-        return self._kind
+        """Kind of index of its larger parts, or ``"auto"``, where vectors have no names.
 
-    def upsert(self, ids: Ids, vectors: Vectors, payload: Payloads | None = None) -> Upserted:
+        Raises:
+            InputError: vectors have names.
+        """
+        return self._spec(None).kind
+
+    def upsert(self, ids: Ids, vectors: Vectors | NamedVectors, payload: Payloads | None = None) -> Upserted:
         """Writes points, each in place of an earlier one of its id, its payload included.
 
         Up to about 4 MiB are one change: all of it or none is written. More are written as several changes, one after
@@ -106,14 +129,17 @@ class Collection:
             ids: n ids: ints, strings or `uuid.UUID`, an array of whole numbers of shape (n,), or a column of pyarrow,
                 pandas or polars.
             vectors: shape (n, d), of the dtype of the collection; float32, float64 and lists are converted to it, and
-                so is a column of lists of pyarrow, pandas or polars, or a table of numbers of the last two.
+                so is a column of lists of pyarrow, pandas or polars, or a table of numbers of the last two. Where
+                vectors have names, a dict with such vectors for each name: a list may have None for a point without a
+                vector of the name, a NumPy masked array masks its row, and a name that is None or left out is of no
+                point.
             payload: n dicts of what JSON has, each up to 1 MiB as JSON and 100 levels, or None for a point without one;
                 None for none at all; or a table with n rows, whose missing values are null. A dict without fields is
                 none. Whole numbers of more than 64 bits become floats.
 
         Raises:
-            InputError: NaN or infinity, a zero vector under cosine, another shape, an id that is none, a payload that
-                is no dict or has what JSON has not, another number of payloads.
+            InputError: NaN or infinity, a zero vector under cosine, another shape, an unknown name, an id that is none,
+                a payload that is no dict or has what JSON has not, another number of payloads.
             BusyError: there is no room, or the quota is used up; nothing was written.
             CorruptIndexError: the data folder is read-only; see `Client.read_only`.
             UnknownOutcomeError: writing failed midway.
@@ -121,18 +147,46 @@ class Collection:
             MissingError: the collection was dropped.
             DiskError: the disk is full; nothing was written. Deletes are still possible.
         """
-        rows, named = self._rows(vectors, "vectors"), ids_of(ids)
-        if len(named) != len(rows):
-            raise InputError(f"there are {len(named)} ids and {len(rows)} vectors; pass an id for each vector")
+        named, given = self._given(ids, vectors)
         payloads = payloads_of(payload, len(named))
 
         def write(first: int, end: int) -> tuple[int, ...]:
             some = None if payloads is None else payloads[first:end]
-            done: tuple[int, ...] = self._folder.upsert(self._name, named[first:end], as_bytes(rows[first:end]), some)
+            own = [one.part(first, end) for one in given]
+            done: tuple[int, ...] = self._folder.upsert(self._name, named[first:end], own, some)
             return done
 
-        parts = batches(named, rows.shape[1] * rows.itemsize, payloads, bytes_max=self._batch_bytes_max)
+        parts = batches(named, self._row_bytes(given), payloads, bytes_max=self._batch_bytes_max)
         return Upserted(*in_parts(parts, len(named), write))
+
+    def update_vectors(self, ids: Ids, vectors: Vectors | NamedVectors) -> VectorsChanged:
+        """Changes vectors of points that are there; vectors of other names and payloads stay.
+
+        Each point is written again as a whole. Up to about 4 MiB of new vectors are one change: all of it or none is
+        written. More are written as several changes, one after another.
+
+        Args:
+            ids: n ids, as in `upsert`.
+            vectors: as in `upsert`. A name whose vectors are None loses its vector in all of these points, and an entry
+                that is None in its point; names that are left out stay as they are.
+
+        Raises:
+            InputError: an id without a point, and as in `upsert`.
+            BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in `upsert`.
+                Changes before an error stay.
+        """
+        named, given = self._given(ids, vectors)
+        if not given:
+            raise InputError("vectors has no name; pass one or more")
+
+        def write(first: int, end: int) -> tuple[int, ...]:
+            own = [one.part(first, end) for one in given]
+            seq, changed = self._folder.update_vectors(self._name, named[first:end], own)
+            return seq, changed, 0, 0
+
+        parts = batches(named, self._row_bytes(given), most=_CHANGED_AT_ONCE, bytes_max=self._batch_bytes_max)
+        seq, changed = in_parts(parts, len(named), write)[:2]
+        return VectorsChanged(seq, changed)
 
     def delete(self, ids: Ids | None = None, *, filter: PointFilter | None = None) -> Deleted:
         """Deletes points: those of ids, or those that match a filter. Ids without a point are counted.
@@ -167,6 +221,7 @@ class Collection:
         k: int = 10,
         recall: float = 0.95,
         *,
+        vector_name: str | None = None,
         filter: PointFilter | None = None,
         with_payload: bool = False,
         with_vectors: bool = False,
@@ -178,17 +233,21 @@ class Collection:
                 state of the collection, and of a server as many as it takes in one request.
             k: results of each query, 1 to 16384.
             recall: share of the true k nearest that is asked for, above 0 and up to 1.
+            vector_name: name of the vectors that are searched, where they have names. Points without one are no
+                results.
             filter: a dict in Qdrant's form, such as ``{"must": [{"key": "color", "match": {"value": "red"}}]}``, or
                 text, such as ``"color = 'red' and price < 50"``, or one of `stratann.filters`; None for all points.
             with_payload: whether to return the payloads of the results, as the search saw them; up to 64 MiB.
-            with_vectors: whether to return the vectors of the results.
+            with_vectors: whether to return the vectors of the results, those that are searched.
 
         Raises:
-            InputError: NaN, another shape, `k` or `recall` out of range; a filter that is wrong, with the place.
+            InputError: NaN, another shape, an unknown `vector_name`, `k` or `recall` out of range; a filter that is
+                wrong, with the place.
             MissingError: the collection was dropped.
             BusyError: there is no memory to open the collection.
         """
-        rows = self._rows(vectors, "vectors", one=True)
+        spec = self._spec(vector_name)
+        rows = rows_of(vectors, "vectors", spec, one=True)
         count, share = whole(k, "k", 1) or 1, real(recall, "recall")
         matching, wanted = filter_of(filter), (bool(with_payload), bool(with_vectors))
         parts = []
@@ -198,7 +257,7 @@ class Collection:
             some = as_bytes(rows[first : first + each])
             how = (count, 0.95 if share is None else share, self._threads)
             try:
-                parts.append(self._folder.search(self._name, some, how, matching, wanted))
+                parts.append(self._folder.search(self._name, some, how, matching, wanted, vector_name))
             except ReplyTooLongError:
                 # A server has a limit of the memory of an answer.
                 if each == 1:
@@ -206,7 +265,7 @@ class Collection:
                 each = (min(each, len(rows) - first) + 1) // 2
                 continue
             first += each
-        return found_of(parts, count, (self._metric, self.dtype))
+        return found_of(parts, count, (spec.metric, spec.numpy_dtype))
 
     def get(self, ids: Ids) -> list[Point | None]:
         """Returns the point of each id with its vector and its payload, or None where there is none.
@@ -413,11 +472,12 @@ class Collection:
         return {"points": points, "seq": seq}
 
     def info(self) -> dict[str, Any]:
-        """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind``, ``points``,
-        ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, ``indexes_built`` and ``payloads_folded``: what
-        checkpoints and merges have made since the folder was opened, ``trouble``: why the last one failed, or None,
-        ``trouble_code``, ``jobs``: kinds of jobs that wait or run, ``progress`` of those that run,
-        ``schema``: that of `schema`, ``memory_bytes``, ``memory_quota_bytes`` and ``memory_minimum_bytes``."""
+        """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind`` or these
+        by name in ``vectors``, ``points``, ``seq``, ``delta_points``, ``delta_bytes``, ``segments``,
+        ``indexes_built`` and ``payloads_folded``: what checkpoints and merges have made since the folder was
+        opened, ``trouble``: why the last one failed, or None, ``trouble_code``, ``jobs``: kinds of jobs that
+        wait or run, ``progress`` of those that run, ``schema``: that of `schema`, ``memory_bytes``,
+        ``memory_quota_bytes`` and ``memory_minimum_bytes``."""
         described: dict[str, Any] = json.loads(self._folder.info(self._name))
         return described
 
@@ -431,24 +491,28 @@ class Collection:
         most: int = getattr(self._folder, "queries_max", 1 << 30)
         return most
 
-    def _rows(self, vectors: Vectors, what: str, *, one: bool = False) -> NDArray[Any]:
-        """Converts vectors to a C-contiguous array of shape (n, d) and of the dtype of the collection."""
-        rows = numbers(vectors_of(vectors, what), what, self._dtype)
-        if one and rows.ndim == 1:
-            rows = rows.reshape(1, -1)
-        if rows.ndim != 2 or rows.shape[1] != self._dim:
-            raise InputError(
-                f"{what} have shape {rows.shape}; the collection has {self._dim} dimensions: pass (n, {self._dim})"
-            )
-        if not len(rows):
-            raise InputError(f"{what} has no rows; pass one or more")
-        if rows.dtype != self.dtype:
-            if rows.dtype.kind != "f" or self.dtype.kind != "f":
-                name = dtype_name(rows, what)
-                raise InputError(f"{what} are {name}, the collection holds {self._dtype}; convert them as you mean it")
-            # Between float32 and float16.
-            rows = numbers(rows.astype(np.float64), what, self._dtype)
-        return np.ascontiguousarray(rows)
+    def _spec(self, name: str | None) -> VectorSpec:
+        """What the vectors of a name are; without one those that have none."""
+        if name is not None and not isinstance(name, str):
+            raise InputError(f"vector_name is {name!r}; pass a str")
+        spec = self._specs.get(name or "")
+        if spec is None:
+            raise InputError(unknown_name(name, self._specs))
+        return spec
+
+    def _given(self, ids: Ids, vectors: Any) -> tuple[list[int | str | bytes], list[GivenVectors]]:
+        """Ids, and the vectors of each name that is given."""
+        if isinstance(vectors, Mapping):
+            named = ids_of(ids)
+            return named, [given_of(own, rows, self._spec(own), len(named)) for own, rows in vectors.items()]
+        rows, named = rows_of(vectors, "vectors", self._spec(None)), ids_of(ids)
+        if len(named) != len(rows):
+            raise InputError(f"there are {len(named)} ids and {len(rows)} vectors; pass an id for each vector")
+        return named, [GivenVectors("", rows, None)]
+
+    @staticmethod
+    def _row_bytes(given: list[GivenVectors]) -> int:
+        return sum(own.rows.shape[1] * own.rows.itemsize for own in given)
 
     def _change_payload(
         self, update: tuple[str, bytes | None, list[str]], ids: Ids | None, filter: PointFilter | None
@@ -456,7 +520,8 @@ class Collection:
         named, matching = _chosen(ids, filter)
         if named is None:
             return PayloadChanged(*self._folder.change_payload(self._name, matching, update))
-        row_bytes = self._dim * self.dtype.itemsize + len(update[1] or b"")
+        own_bytes = sum(own.dim * own.numpy_dtype.itemsize for own in self._specs.values())
+        row_bytes = own_bytes + len(update[1] or b"")
 
         def change(first: int, end: int) -> tuple[int, ...]:
             done: tuple[int, ...] = self._folder.change_payload(self._name, named[first:end], update)
@@ -465,14 +530,19 @@ class Collection:
         parts = batches(named, row_bytes, most=_CHANGED_AT_ONCE, bytes_max=self._batch_bytes_max)
         return PayloadChanged(*in_parts(parts, len(named), change))
 
-    def _point(self, point: tuple[int | str | bytes, int, NDArray[np.uint8], bytes | Payload | None]) -> Point:
-        return Point(shown(point[0]), point[2].view(self.dtype), point[1], loaded(point[3]))
+    def _point(self, point: tuple[int | str | bytes, int, Any, bytes | Payload | None]) -> Point:
+        id_, seq, own, payload = point
+        if not isinstance(own, dict):
+            return Point(shown(id_), own.view(self.dtype), seq, loaded(payload))
+        vectors = {name: one.view(self._specs[name].numpy_dtype) for name, one in own.items()}
+        return Point(shown(id_), None, seq, loaded(payload), vectors)
 
     def __len__(self) -> int:
         return self.count()
 
     def __repr__(self) -> str:
-        return f"<stratann.Collection {self._name!r}: {self._dim} x {self._dtype}, {self._metric}>"
+        each = [f"{name} {own.dim} x {own.dtype}, {own.metric}".strip() for name, own in self._specs.items()]
+        return f"<stratann.Collection {self._name!r}: {'; '.join(each)}>"
 
 
 def name_of(name: Any) -> str:
@@ -486,20 +556,6 @@ def name_of(name: Any) -> str:
     if not name:
         raise InputError("the name of a collection is empty; pass 1 to 255 bytes")
     return str(name)
-
-
-def dtype_of(dtype: DTypeLike) -> str:
-    """Returns the name of the type of a component."""
-    if isinstance(dtype, str) and dtype in DTYPES:
-        return dtype
-    try:
-        wanted = np.dtype(dtype)
-    except TypeError:
-        wanted = None
-    name = next((name for name, known in DTYPES.items() if known == wanted), None)
-    if name is None:
-        raise InputError(f"dtype is {dtype!r}; use float32, float16, uint8 or int8")
-    return name
 
 
 def _chosen(ids: Any, filter: Any) -> tuple[list[int | str | bytes] | None, Any]:

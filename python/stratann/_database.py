@@ -12,9 +12,10 @@ from numpy.typing import DTypeLike
 
 from . import _stratann
 from ._arrays import Path, byte_size, fixed, real, whole
-from ._collections import Collection, dtype_of, name_of
+from ._collections import Collection, name_of
 from ._errors import InputError
 from ._literals import CollectionKind, Metric
+from ._named import NamedSpecs, specs_of
 from ._remote import RemoteFolder
 
 #: What every URL of a server begins with.
@@ -102,10 +103,11 @@ class Client:
         self,
         name: str,
         *,
-        dim: int,
-        metric: Metric = "l2",
-        dtype: DTypeLike = "float32",
-        kind: CollectionKind = "auto",
+        dim: int | None = None,
+        metric: Metric | None = None,
+        dtype: DTypeLike | None = None,
+        kind: CollectionKind | None = None,
+        vectors: NamedSpecs | None = None,
         memory_quota: int | str | None = None,
         memory_minimum: int | str = 0,
     ) -> Collection:
@@ -114,9 +116,12 @@ class Client:
         Args:
             name: 1 to 255 bytes without control characters and ``/``.
             dim: components of a vector, 1 to 4096.
-            metric: ``"l2"``, ``"ip"`` or ``"cosine"``.
-            dtype: float32, float16, uint8 or int8.
-            kind: kind of index of its larger parts; ``"auto"`` leaves the choice to each of them.
+            metric: ``"l2"``, ``"ip"`` or ``"cosine"``; None for ``"l2"``.
+            dtype: float32, float16, uint8 or int8; None for float32.
+            kind: kind of index of its larger parts; ``"auto"`` and None leave the choice to each of them.
+            vectors: vectors by name, in place of these: for each of up to 16 names a dict with ``dim`` and, where they
+                are not the usual ones, ``metric``, ``dtype`` and ``kind``; or a number, which is ``dim``. A point may
+                lack any of them. A name has 1 to 255 bytes without control characters and ``/``.
             memory_quota: the most memory of its newest points and open segments, in bytes or as text; None for no
                 quota.
             memory_minimum: memory that other collections never take, in bytes or as text.
@@ -124,9 +129,9 @@ class Client:
         Raises:
             InputError: a name that is taken, a minimum that has no room, or a wrong argument.
         """
-        count = whole(dim, "dim", 1)
+        specs = specs_of((dim, metric, dtype, kind), vectors)
         limits = byte_size(memory_quota, "memory_quota"), byte_size(memory_minimum, "memory_minimum") or 0
-        self._folder.create(name_of(name), count or 0, (metric, dtype_of(dtype), kind), limits)
+        self._folder.create(name_of(name), specs, limits)
         return self.collection(name)
 
     def collection(self, name: str) -> Collection:
@@ -135,12 +140,11 @@ class Client:
         Raises:
             MissingError: there is none.
         """
-        dim, metric, dtype, kind = self._folder.describe(name_of(name))
-        return Collection(self._folder, name, (dim, metric, dtype, kind), self._threads)
+        return Collection(self._folder, name, self._folder.describe(name_of(name)), self._threads)
 
     def collections(self) -> list[dict[str, Any]]:
-        """Returns ``name``, ``dim``, ``metric``, ``dtype`` and ``kind`` of each collection; of a damaged one ``name``
-        and ``error``."""
+        """Returns ``name``, ``dim``, ``metric``, ``dtype`` and ``kind`` of each collection; where vectors have names,
+        ``name`` and ``vectors`` with the others by name; of a damaged one ``name`` and ``error``."""
         listed: list[dict[str, Any]] = json.loads(self._folder.collections())
         return listed
 

@@ -89,22 +89,36 @@ class PayloadChanged:
     unknown: int
 
 
+@dataclass(frozen=True)
+class VectorsChanged:
+    """Points with other vectors: every later search sees them."""
+
+    #: Number of the newest change of the collection that wrote some of them.
+    seq: int
+    #: Points that were written again.
+    changed: int
+
+
 @dataclass(frozen=True, eq=False)
 class Point:
     """A point of a collection."""
 
     #: Its id.
     id: Id
-    #: Its vector as it was given, shape (d,), of the dtype of the collection.
-    vector: NDArray[Any]
+    #: Its vector as it was given, shape (d,), of the dtype of the collection; None where vectors have names.
+    vector: NDArray[Any] | None
     #: Number of the change that wrote it.
     seq: int
     #: Its payload; None where it has no fields.
     payload: Payload | None = None
+    #: The vectors that it has, by name; None where vectors have no names.
+    vectors: dict[str, NDArray[Any]] | None = None
 
     def __repr__(self) -> str:
         more = "" if self.payload is None else f", {len(self.payload)} fields"
-        return f"<stratann.Point {self.id!r}: {self.vector.size} x {self.vector.dtype}, seq {self.seq}{more}>"
+        own = {"": self.vector} if self.vectors is None else self.vectors
+        shapes = [f"{name} {one.size} x {one.dtype}".strip() for name, one in own.items() if one is not None]
+        return f"<stratann.Point {self.id!r}: {', '.join(shapes) or 'no vector'}, seq {self.seq}{more}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +144,8 @@ class Page:
         return f"<stratann.Page: {len(self.points)} points, next {self.next!r}, seq {self.seq}>"
 
     def to_arrow(self) -> Any:
-        """Returns a ``pyarrow.Table`` with ``id``, ``seq``, ``payload`` as JSON and ``vector``; an id is a number where
-        all are, else a string.
+        """Returns a ``pyarrow.Table`` with ``id``, ``seq``, ``payload`` as JSON and ``vector``, or ``vectors.NAME`` for
+        each name; an id is a number where all are, else a string.
 
         Raises:
             InputError: pyarrow is not installed.
@@ -139,7 +153,8 @@ class Page:
         return arrow_of(self._columns())
 
     def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame`` with ``id``, ``seq``, ``payload`` as dicts and ``vector`` as arrays.
+        """Returns a ``pandas.DataFrame`` with ``id``, ``seq``, ``payload`` as dicts and ``vector`` as arrays, or
+        ``vectors.NAME`` for each name.
 
         Raises:
             InputError: pandas is not installed.
@@ -147,7 +162,13 @@ class Page:
         return pandas_of(self._columns())
 
     def _columns(self) -> dict[str, list[Any]]:
-        return {name: [getattr(one, name) for one in self.points] for name in ("id", "seq", "payload", "vector")}
+        columns = {name: [getattr(one, name) for one in self.points] for name in ("id", "seq", "payload")}
+        if all(one.vectors is None for one in self.points):
+            return {**columns, "vector": [one.vector for one in self.points]}
+        names = sorted({name for one in self.points for name in one.vectors or {}})
+        for name in names:
+            columns[f"vectors.{name}"] = [(one.vectors or {}).get(name) for one in self.points]
+        return columns
 
 
 def id_of(value: Any) -> int | str | bytes:

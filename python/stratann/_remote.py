@@ -28,6 +28,7 @@ from ._errors import BusyError, InputError, ServerError, UnknownOutcomeError, pl
 _Json = dict[str, Any]
 _RawId = Any
 _Filter = Any
+_Given = list[tuple[str, NDArray[np.uint8], "list[bool] | None"]]
 
 #: A UUID as servers write it.
 _UUID = re.compile(r"[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}")
@@ -105,9 +106,15 @@ class RemoteFolder:
         why: str | None = self._ask("GET", "/v1/collections")["read_only"]
         return why
 
-    def create(self, name: str, dim: int, of: tuple[str, str, str], limits: tuple[int | None, int]) -> None:
-        metric, dtype, kind = of
-        body: _Json = {"dim": dim, "metric": metric, "dtype": dtype, "kind": kind, "memory_minimum_bytes": limits[1]}
+    def create(
+        self, name: str, vectors: list[tuple[str, int, tuple[str, str, str]]], limits: tuple[int | None, int]
+    ) -> None:
+        specs = {
+            own: {"dim": dim, "metric": metric, "dtype": dtype, "kind": kind}
+            for own, dim, (metric, dtype, kind) in vectors
+        }
+        body: _Json = dict(specs[""]) if list(specs) == [""] else {"vectors": specs}
+        body["memory_minimum_bytes"] = limits[1]
         if limits[0] is not None:
             body["memory_quota_bytes"] = limits[0]
         self._change("PUT", name, "", _json(body))
@@ -130,21 +137,27 @@ class RemoteFolder:
         unfinished: str | None = self._change("DELETE", name, "")["unfinished"]
         return unfinished
 
-    def describe(self, name: str) -> tuple[int, str, str, str]:
+    def describe(self, name: str) -> list[tuple[str, int, str, str, str]]:
         read = self._read("GET", name, "")
-        return read["dim"], read["metric"], read["dtype"], read["kind"]
+        specs = read.get("vectors", {"": read})
+        return [(own, spec["dim"], spec["metric"], spec["dtype"], spec["kind"]) for own, spec in specs.items()]
 
     def info(self, name: str) -> str:
         return json.dumps(self._read("GET", name, ""))
 
     def upsert(
-        self, name: str, ids: list[_RawId], vectors: NDArray[np.uint8], payloads: list[bytes | None] | None
+        self, name: str, ids: list[_RawId], vectors: _Given, payloads: list[bytes | None] | None
     ) -> tuple[int, int, int, int]:
-        fields = {"ids": _ids(ids), "vectors": _encoded(vectors)}
+        fields = {"ids": _ids(ids), "vectors": _given(vectors)}
         if payloads is not None:
             fields["payloads"] = b"[" + b",".join(b"null" if one is None else one for one in payloads) + b"]"
         done = self._change("PUT", name, "/points", _object(fields))
         return done["seq"], done["new"], done["replaced"], done["repeated"]
+
+    def update_vectors(self, name: str, ids: list[_RawId], vectors: _Given) -> tuple[int, int]:
+        fields = {"ids": _ids(ids), "vectors": _given(vectors)}
+        done = self._change("POST", name, "/vectors", _object(fields))
+        return done["seq"], done["changed"]
 
     def delete(self, name: str, ids: list[_RawId]) -> tuple[int, int, int]:
         done = self._change("POST", name, "/delete", _object({"ids": _ids(ids)}))
@@ -182,9 +195,12 @@ class RemoteFolder:
         how: tuple[int, float, int],
         filter: _Filter | None,
         with_: tuple[bool, bool],
+        vector_name: str | None,
     ) -> tuple[Any, ...]:
         with_payload, with_vectors = with_
         fields = {"vectors": _encoded(queries), "k": _json(how[0]), "recall": _json(how[1]), **_filter(filter)}
+        if vector_name is not None:
+            fields["vector_name"] = _json(vector_name)
         if with_payload:
             fields["with_payload"] = b"true"
         if with_vectors:
@@ -365,7 +381,7 @@ def _json(value: Any) -> bytes:
 
 def _object(fields: dict[str, bytes]) -> bytes:
     """An object of fields that are JSON."""
-    return b"{" + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items()) + b"}"
+    return b"{" + b",".join(b"%s:%s" % (_json(name), value) for name, value in fields.items()) + b"}"
 
 
 def _filter(filter: _Filter | None) -> dict[str, bytes]:
@@ -394,10 +410,25 @@ def _encoded(rows: NDArray[np.uint8]) -> bytes:
     return b'"' + base64.b64encode(rows.tobytes()) + b'"'
 
 
+def _given(vectors: _Given) -> bytes:
+    """Vectors of a change: those without a name, or by name; null for a point without one."""
+    if [(name, has) for name, _, has in vectors] == [("", None)]:
+        return _encoded(vectors[0][1])
+    return _object({name: _encoded(rows) if has is None else _some(rows, has) for name, rows, has in vectors})
+
+
+def _some(rows: NDArray[np.uint8], has: list[bool]) -> bytes:
+    """Vectors that some points have, each by itself."""
+    each = iter(rows.reshape(sum(has), -1) if len(rows) else [])
+    return b"[" + b",".join(_encoded(next(each)) if there else b"null" for there in has) + b"]"
+
+
 def _decoded(text: str | None) -> NDArray[np.uint8] | None:
     # A copy, which can be written to as others can.
     return None if text is None else np.frombuffer(base64.b64decode(text), np.uint8).copy()
 
 
 def _point(point: _Json) -> tuple[Any, ...]:
-    return _id(point["id"]), point["seq"], _decoded(point["vector"]), point.get("payload")
+    vectors = point.get("vectors")
+    own = _decoded(point["vector"]) if vectors is None else {name: _decoded(one) for name, one in vectors.items()}
+    return _id(point["id"]), point["seq"], own, point.get("payload")

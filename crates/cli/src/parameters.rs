@@ -21,6 +21,11 @@ pub(crate) trait Rows {
     fn has(_: &Param) -> bool {
         true
     }
+
+    /// Whether the command goes on without an option that the table requires.
+    fn goes_without(_: &Param) -> bool {
+        false
+    }
 }
 
 /// The options of a command that follow from the table.
@@ -205,8 +210,11 @@ pub(crate) fn one_line(text: &str) -> String {
 
 impl<R: Rows> clap::Args for Parameters<R> {
     fn augment_args(command: Command) -> Command {
-        own_rows::<R>()
-            .fold(command, |command, own| command.arg(arg(R::STAGES, &own.option, own.group, own.row)))
+        own_rows::<R>().fold(command, |command, own| {
+            let goes_without = matches!(own.row, Row::Param(param) if R::goes_without(param));
+            let arg = arg(R::STAGES, &own.option, own.group, own.row);
+            command.arg(if goes_without { arg.required(false) } else { arg })
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {

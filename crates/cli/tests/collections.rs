@@ -385,3 +385,64 @@ fn quiet(mut command: Command) -> Command {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
+
+#[test]
+fn vectors_have_names() {
+    let place = Place::new("f32", "l2");
+    let made =
+        place.json(&["create"], &["n", "--vectors", "title=8,cosine", "--vectors", "image=1,ip,u8,flat"]);
+    assert_eq!(made["vectors"]["image"], value!({ "dim": 1, "metric": "ip", "dtype": "u8", "kind": "flat" }));
+    assert_eq!((&made["vectors"]["title"]["metric"], &made["dim"]), (&"cosine".into(), &Value::Null));
+    let image = place.vectors.path("image.u8bin");
+    let rows: Vec<Vec<f64>> = (0..600).map(|row| vec![f64::from(row % 200)]).collect();
+    write(&image, &rows, "u8");
+    let (title, image) = (format!("title={}", arg(&place.vectors.base)), format!("image={}", arg(&image)));
+    let written = place.json(&["upsert"], &["n", "--vectors", &title, "--vectors", &image]);
+    assert_eq!((&written["new"], &written["rows"]), (&600.into(), &600.into()));
+    let truth = place.vectors.truth("cosine");
+    let search = |more: &[&str]| {
+        let own = ["search", "--data", arg(&place.data), "n", arg(&place.vectors.queries)];
+        [own.map(String::from).to_vec(), more.iter().map(|one| (*one).to_string()).collect()].concat()
+    };
+    let found = |more: &[&str]| json(&search(more).iter().map(String::as_str).collect::<Vec<_>>());
+    let asked = ["--vector-name", "title", "--recall", "1", "-k", "7", "--groundtruth", arg(&truth)];
+    assert_eq!(found(&asked)["runs"][0]["recall"], 1.0);
+    place.json(&["compact"], &["n"]);
+    assert_eq!(found(&asked)["runs"][0]["recall"], 1.0);
+    // An upsert replaces points as wholes, an update does not.
+    place.json(&["upsert"], &["n", "--vectors", &image, "--update"]);
+    let count = |text: &str| place.json(&["count"], &["n", "--where", text])["count"].clone();
+    assert_eq!((count("has_vector('title')"), count("has_vector('image')")), (600.into(), 600.into()));
+    let some = place.vectors("some.fbin", &place.vectors.base_rows[..100]);
+    place.json(&["upsert"], &["n", "--vectors", &format!("title={}", arg(&some))]);
+    assert_eq!((count("has_vector('title')"), count("has_vector('image')")), (600.into(), 500.into()));
+    let got = place.json(&["get"], &["n", "--id", "1,400", "--with-vectors"]);
+    assert!(got["points"][0]["vectors"].get("image").is_none(), "{got}");
+    assert_eq!(got["points"][1]["vectors"]["image"], value!([0]), "{got}");
+    let info = place.json(&["info"], &["n"]);
+    let [segment] = &info["segments"].as_array().unwrap()[..] else { panic!("{info}") };
+    assert_eq!(segment["indexes"][0]["vector_name"], "image", "{info}");
+    let lines = place.vectors.path("n.jsonl");
+    assert_eq!(place.json(&["export"], &["n", "-o", arg(&lines)])["points"], 600);
+    let first: Value =
+        serde_json::from_str(std::fs::read_to_string(&lines).unwrap().lines().next().unwrap()).unwrap();
+    assert_eq!(first["vectors"]["title"].as_array().unwrap().len(), DIM);
+    for (command, more, why) in [
+        ("create", &["x"][..], "give --dim 384, or --vectors"),
+        ("create", &["x", "--dim", "2", "--vectors", "a=2"], "both given"),
+        ("create", &["x", "--vectors", "a=2,l3"], "is none of"),
+        ("create", &["x", "--vectors", "a"], "there is no ="),
+        ("upsert", &["n", arg(&some)], "have names"),
+        ("upsert", &["n", "--vectors", "titel=x.fbin"], "unknown vector name \"titel\""),
+        ("upsert", &["n", "--vectors", &title, "--vectors", &format!("image={}", arg(&some))], "image"),
+        ("upsert", &["n"], "no vectors are given"),
+        ("export", &["n", "-o", "x.parquet"], "export them as .jsonl"),
+        ("import", &["n", arg(&lines)], "upsert --vectors"),
+    ] {
+        let error = place.refused(&[command], more);
+        assert!(error.contains(why), "{command} {more:?}: {error}");
+    }
+    let all = search(&[]);
+    let error = refused(&all.iter().map(String::as_str).collect::<Vec<_>>(), 2);
+    assert!(error.contains("have names: \"image\", \"title\""), "{error}");
+}

@@ -190,6 +190,72 @@ fn points_have_payloads_and_searches_have_filters() {
 }
 
 #[test]
+fn vectors_have_names() {
+    let mut place = Place::new(&[]);
+    let spec = |dim: u64, metric| value!({ "dim": dim, "metric": metric, "dtype": "f32", "kind": "auto" });
+    let vectors = value!({ "title": spec(2, "l2"), "image": spec(1, "ip") });
+    let made = place.ok("PUT", "/v1/collections/c", value!({ "vectors": vectors }));
+    assert_eq!(made, value!({ "name": "c", "vectors": vectors }));
+    let points = "/v1/collections/c/points";
+    let given = value!({ "title": [[1, 0], [2, 0], null], "image": "AACAPwAAAEAAAEBA" });
+    let payloads = value!([null, { "a": 1 }, null]);
+    place.ok("PUT", points, value!({ "ids": [1, 2, "x"], "vectors": given, "payloads": payloads }));
+    let query = |name: &str, vector: Value| {
+        let query =
+            value!({ "vectors": [vector], "vector_name": name, "k": 5, "recall": 1, "with_vectors": true });
+        place.ok("POST", "/v1/collections/c/query", query)["answers"][0].clone()
+    };
+    let found = query("title", value!([2, 0]));
+    assert_eq!((&found["ids"], &found["vectors"]), (&value!([2, 1]), &value!([[2.0, 0.0], [1.0, 0.0]])));
+    assert_eq!(query("image", value!([1]))["ids"], value!(["x", 2, 1]));
+    let changed =
+        value!({ "ids": [2, "x"], "vectors": { "image": [null, "AACAPw=="], "title": [[5, 5], [6, 6]] } });
+    assert_eq!(place.ok("POST", "/v1/collections/c/vectors", changed), value!({ "seq": 2, "changed": 2 }));
+    place.restart();
+    let point = place.ok("GET", &format!("{points}/2"), Value::Null);
+    assert_eq!(
+        point,
+        value!({ "id": 2, "seq": 2, "vectors": { "title": [5.0, 5.0] }, "payload": { "a": 1 } })
+    );
+    let page = place.ok("POST", "/v1/collections/c/scroll", value!({ "with_vectors": true, "after": 2 }));
+    assert_eq!(page["points"][0]["vectors"], value!({ "image": [1.0], "title": [6.0, 6.0] }), "{page}");
+    let counted = place.ok("POST", "/v1/collections/c/count", value!({ "where": "has_vector('image')" }));
+    assert_eq!(counted["count"], 2);
+    let (update, query) = ("/v1/collections/c/vectors", "/v1/collections/c/query");
+    let named = value!({ "ids": [1], "vectors": { "titel": [[1, 2]] } });
+    for (method, path, body, why) in [
+        ("PUT", points, named.clone(), "unknown vector name \"titel\"; there are \"image\", \"title\""),
+        ("POST", update, named, "unknown vector name"),
+        ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2]] }), "have names"),
+        ("PUT", points, value!({ "ids": [1, 2], "vectors": { "title": [[1, 2]] } }), "2 ids and 1 vectors"),
+        (
+            "PUT",
+            points,
+            value!({ "ids": [1], "vectors": { "title": [[1]] } }),
+            "vectors \"title\": vector 0 has 1",
+        ),
+        ("PUT", points, value!({ "ids": [1], "vectors": { "title": ["AACAPw=="] } }), "vector 0"),
+        ("POST", update, value!({ "ids": [9], "vectors": { "title": null } }), "no point 9"),
+        ("POST", query, value!({ "vectors": [[1]] }), "have names"),
+        ("POST", query, value!({ "vectors": [[1]], "vector_name": "x" }), "unknown vector name \"x\""),
+        ("PUT", "/v1/collections/d", value!({ "vectors": {} }), "no name"),
+        ("PUT", "/v1/collections/d", value!({ "dim": 2, "vectors": {} }), "for each name"),
+        ("PUT", "/v1/collections/d", value!({ "vectors": { "a/b": { "dim": 2 } } }), "slash"),
+        (
+            "PUT",
+            "/v1/collections/d",
+            value!({ "vectors": { "a": { "dim": 2, "metric": "l3" } } }),
+            "vectors \"a\": metric",
+        ),
+    ] {
+        let reply = place.ask(method, path, &body);
+        let error = reply.body["error"].as_str().unwrap_or_default();
+        assert!(reply.status == 400 && error.contains(why), "{method} {path} {body}: {}", reply.body);
+    }
+    assert_eq!(place.ok("GET", "/v1/collections/c", Value::Null)["seq"], 2);
+}
+
+#[test]
 fn elements_of_other_types_are_whole_numbers_or_rounded() {
     let place = Place::new(&[]);
     for (dtype, vector, bad) in

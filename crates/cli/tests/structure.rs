@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 46] = [
+const NODE_ROOMS: [&str; 47] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -137,6 +137,7 @@ const NODE_ROOMS: [&str; 46] = [
     "segments::overlay",
     "segments::payloads",
     "segments::scanned",
+    "segments::named",
     "segments::segment",
     "segments::made",
     "segments::merge",

@@ -27,7 +27,7 @@ fn write(
     vectors: &[u8],
     rows: usize,
 ) -> stratann_node::collections::Result<f64> {
-    let size = points.spec().row_bytes();
+    let size = points.specs().row_bytes();
     let begin = Instant::now();
     for (batch, at) in vectors.chunks(rows * size).zip((from..).step_by(rows)) {
         let ids: Vec<_> = (at..at + (batch.len() / size) as u64).map(ExternalId::Number).collect();
@@ -42,7 +42,7 @@ fn search(
     queries: &[u8],
     options: &SearchOptions,
 ) -> stratann_node::collections::Result<()> {
-    let size = points.spec().row_bytes();
+    let size = points.specs().row_bytes();
     let all = SearchOptions { recall: 1.0, scan_all_in_memory: true, ..options.clone() };
     let (mut time, mut hits, mut count) = (Duration::ZERO, 0, 0);
     let mut cost = (0, 0, 0);

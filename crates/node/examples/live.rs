@@ -238,7 +238,15 @@ fn describe(points: &Collection) -> Result<()> {
     let mut parts: Vec<String> = facts
         .segments
         .iter()
-        .map(|own| format!("{} {} -{} {}MiB", own.kind.name(), own.rows, own.dead, own.bytes >> 20))
+        .map(|own| {
+            format!(
+                "{} {} -{} {}MiB",
+                own.kind.map_or("", |kind| kind.name()),
+                own.rows,
+                own.dead,
+                own.bytes >> 20
+            )
+        })
         .collect();
     parts.push(format!("memory {}", facts.delta_points));
     let (points, trouble) = (facts.points, facts.trouble.map(|e| e.message));

@@ -105,7 +105,7 @@ fn search(points: &Collection, queries: &Reader) -> Result<()> {
     for with_payload in [false, true, false, true] {
         let options = SearchOptions { k: K, with_payload, ..SearchOptions::default() };
         let mut times = Vec::new();
-        for query in all.chunks_exact(points.spec().row_bytes()) {
+        for query in all.chunks_exact(points.specs().row_bytes()) {
             let cpu = thread_cpu_ns();
             points.search_with(query, &options)?;
             times.push(thread_cpu_ns() - cpu);

@@ -189,7 +189,7 @@ fn schema_of(fields: &[(&str, FieldKind)]) -> Schema {
 
 /// Fills a collection with points `n` in turn, which have `n` and `thousandth` in their payloads.
 fn fill(points: &Collection, ids: std::ops::Range<u64>) {
-    let spec = points.spec();
+    let spec = points.spec().unwrap();
     for first in ids.clone().step_by(1000) {
         let some: Vec<u64> = (first..ids.end.min(first + 1000)).collect();
         let ids: Vec<_> = some.iter().copied().map(number).collect();
@@ -224,7 +224,7 @@ fn every_kind_of_index_returns_what_matches() {
         fill(&points, 4500..5500);
         points.checkpoint(&Quiet).unwrap();
         fill(&points, 5200..5800);
-        assert_eq!(points.facts().unwrap().segments[0].kind, kind);
+        assert_eq!(points.facts().unwrap().segments[0].kind, Some(kind));
         let ratio = |text: &str, matches: &dyn Fn(u64) -> bool| {
             let expected: Vec<u64> = (0..5800).filter(|n| matches(*n)).collect();
             let filter = where_of(text);
@@ -241,7 +241,7 @@ fn every_kind_of_index_returns_what_matches() {
                 let query: Vec<u8> = (0..8).map(|_| noise.below(200) as u8 + 1).collect();
                 exact.set(spec.metric, spec.dtype, spec.dim, &query);
                 let mut distances: Vec<f32> =
-                    all.iter().map(|point| exact.distance(&point.vector, 0.0)).collect();
+                    all.iter().map(|point| exact.distance(point.vector(), 0.0)).collect();
                 distances.sort_by(f32::total_cmp);
                 distances.truncate(10);
                 let options = SearchOptions { filter: Some(filter.clone()), ..SearchOptions::default() };

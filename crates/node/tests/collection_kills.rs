@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::points::{Model, SMALL, filled, number, open, open_busy};
 use common::{Noise, Notes, job, job_command, notes, setting};
-use stratann_node::collections::{Chosen, Collection, Error, Node};
+use stratann_node::collections::{Chosen, Collection, Condition, Error, GivenVectors, Node, Specs};
 use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key};
 use stratann_payload::value::Update;
 use stratann_payload::{Filter, IndexKind, Path, Payload, Schema};
@@ -89,7 +90,116 @@ impl History {
 }
 
 fn collection(node: &Node, name: &str) -> Collection {
-    node.collection(name).unwrap_or_else(|_| node.create_collection(name, SMALL).unwrap())
+    let specs = || match name {
+        "named" => Specs::named(["a", "b"].map(|name| (name.to_string(), SMALL))).unwrap(),
+        _ => SMALL.into(),
+    };
+    node.collection(name).unwrap_or_else(|_| node.create_collection(name, specs()).unwrap())
+}
+
+/// The values of the two vectors of a point of `named`.
+type TwoValues = [Option<u64>; 2];
+
+/// The collection `named`: points with two names of vectors, after changes that follow from their numbers.
+#[derive(Default)]
+struct NamedHistory {
+    points: BTreeMap<ExternalId, TwoValues>,
+    changes: u64,
+    seq: u64,
+}
+
+/// A change of `named`: its ids, and values of names that are given; none to delete.
+type NamedChange = (Vec<ExternalId>, Option<[Option<Vec<Option<u64>>>; 2]>);
+
+impl NamedHistory {
+    /// The next change, and whether points keep their other vector.
+    fn next(&self) -> (NamedChange, bool) {
+        let mut noise = Noise(self.changes + 77);
+        let mut ids: Vec<_> = (0..1 + noise.below(9)).map(|_| number(noise.below(40))).collect();
+        ids.sort();
+        ids.dedup();
+        let mut column = |ids: &[ExternalId]| -> Vec<Option<u64>> {
+            ids.iter().map(|_| (noise.below(3) > 0).then(|| noise.below(9))).collect()
+        };
+        let known: Vec<_> = ids.iter().filter(|id| self.points.contains_key(id)).cloned().collect();
+        match self.changes % 5 {
+            0 => ((ids, None), false),
+            1 | 2 if !known.is_empty() => {
+                let (name, values) = (self.changes as usize % 2, column(&known));
+                let given = std::array::from_fn(|at| (at == name).then(|| values.clone()));
+                ((known, Some(given)), true)
+            }
+            _ => {
+                let given = [Some(column(&ids)), Some(column(&ids))];
+                ((ids, Some(given)), false)
+            }
+        }
+    }
+
+    fn advance(&mut self) {
+        let ((ids, given), is_update) = self.next();
+        let mut has_changed = given.is_some();
+        for (at, id) in ids.iter().enumerate() {
+            let Some(given) = &given else {
+                has_changed |= self.points.remove(id).is_some();
+                continue;
+            };
+            let own = self.points.entry(id.clone()).or_default();
+            for (name, value) in own.iter_mut().enumerate() {
+                match &given[name] {
+                    Some(values) => *value = values[at],
+                    None if is_update => {}
+                    None => *value = None,
+                }
+            }
+        }
+        self.seq += u64::from(has_changed);
+        self.changes += 1;
+    }
+
+    fn advance_to(&mut self, seq: u64) {
+        while self.seq < seq {
+            self.advance();
+        }
+    }
+
+    /// Makes the next change. Returns its number.
+    fn make(&self, points: &Collection) -> Result<u64, Error> {
+        let ((ids, given), is_update) = self.next();
+        let Some(given) = given else { return points.delete(&ids).map(|done| done.seq) };
+        let columns = ["a", "b"].into_iter().zip(&given).filter_map(|(name, values)| {
+            let values = values.as_ref()?;
+            let vectors: Vec<u8> = values.iter().flatten().flat_map(|value| filled(*value)).collect();
+            Some((name, vectors, values.iter().map(Option::is_some).collect::<Vec<_>>()))
+        });
+        let columns: Vec<_> = columns.collect();
+        let given = columns.iter().map(|(name, vectors, has)| GivenVectors { name, vectors, has: Some(has) });
+        let given: Vec<_> = given.collect();
+        match is_update {
+            true => points.update_vectors(&ids, &given).map(|done| done.seq),
+            false => points.upsert_named(&ids, &given, &[], Condition::Always).map(|done| done.seq),
+        }
+    }
+
+    fn check(&self, points: &Collection) {
+        let page = points.scroll(None, 100).unwrap();
+        let vectors = |values: &TwoValues| values.map(|value| value.map(filled)).to_vec();
+        let found: BTreeMap<_, _> = page.points.into_iter().map(|point| (point.id, point.vectors)).collect();
+        let expected: BTreeMap<_, _> =
+            self.points.iter().map(|(id, own)| (id.clone(), vectors(own))).collect();
+        assert_eq!(found, expected, "after change {}", self.seq);
+    }
+}
+
+fn write_named(named: &Collection, notes: &mut Notes) {
+    let mut history = NamedHistory::default();
+    history.advance_to(named.seq().unwrap());
+    loop {
+        let seq = history.make(named).unwrap();
+        history.advance();
+        assert_eq!(seq, history.seq);
+        notes.write(&format!("named {seq}"));
+    }
 }
 
 #[test]
@@ -98,7 +208,9 @@ fn child() {
     let node = open_busy(FilePath::new(&setting("ROWS_FOLDER"))).unwrap();
     let notes = || Notes::new(FilePath::new(&setting("ROWS_NOTES")));
     let (mixed, shared) = (collection(&node, "mixed"), collection(&node, "shared"));
+    let named = collection(&node, "named");
     std::thread::scope(|scope| {
+        scope.spawn(|| write_named(&named, &mut notes()));
         scope.spawn(|| write_mixed(&mixed, &mut notes()));
         for writer in 0..WRITERS {
             let (shared, notes) = (&shared, &notes);
@@ -159,7 +271,7 @@ fn own_ids(writer: u64) -> Vec<ExternalId> {
 fn value_of(shared: &Collection, writer: u64) -> u64 {
     let points = shared.get(&own_ids(writer)).unwrap();
     let values =
-        points.iter().flatten().map(|point| f32::from_le_bytes(point.vector[..4].try_into().unwrap()));
+        points.iter().flatten().map(|point| f32::from_le_bytes(point.vector()[..4].try_into().unwrap()));
     let values: Vec<_> = values.map(|value| value as u64).collect();
     assert!(values.is_empty() || values.len() as u64 == OWN_IDS, "half a change: {values:?}");
     assert!(values.iter().all(|value| *value == values[0]), "half a change: {values:?}");
@@ -204,7 +316,17 @@ fn check(node: &Node, noted: &FilePath, history: &mut History) -> Vec<(String, u
             "{value} is there, {acknowledged} was acknowledged"
         );
     }
-    for name in ["mixed", "shared"] {
+    let named = collection(node, "named");
+    let (seq, acknowledged) = (named.seq().unwrap(), last_noted(noted, "named"));
+    assert!(
+        (acknowledged..=acknowledged + 1).contains(&seq),
+        "{seq} is there, {acknowledged} was acknowledged"
+    );
+    there.push(("named".to_string(), seq));
+    let mut of_names = NamedHistory::default();
+    of_names.advance_to(seq);
+    of_names.check(&named);
+    for name in ["mixed", "shared", "named"] {
         node.verify(name).unwrap();
     }
     if let Ok(fleeting) = node.collection("fleeting") {
@@ -216,7 +338,7 @@ fn check(node: &Node, noted: &FilePath, history: &mut History) -> Vec<(String, u
 
 /// Makes one segment of each collection; then no other has a folder.
 fn compact(node: &Node, folder: &FilePath) {
-    for name in ["mixed", "shared"] {
+    for name in ["mixed", "shared", "named"] {
         collection(node, name).compact(&Quiet).unwrap();
     }
     let entries = |folder: &FilePath| {

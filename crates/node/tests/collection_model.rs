@@ -71,7 +71,7 @@ fn vector(spec: &Spec, values: [u8; 3]) -> Vec<u8> {
 }
 
 fn upsert(collection: &Collection, model: &mut Model, points: &[(u8, [u8; 3], Option<u8>)]) {
-    let spec = collection.spec();
+    let spec = collection.spec().unwrap();
     let ids: Vec<_> = points.iter().map(|(of, ..)| id(*of)).collect();
     let vectors: Vec<u8> = points.iter().flat_map(|(_, values, _)| vector(&spec, *values)).collect();
     let payloads: Vec<_> = points.iter().map(|(_, _, number)| number.map(payload)).collect();
@@ -154,7 +154,7 @@ fn check(spec: Spec, steps: Vec<Step>) {
     for (id, found) in ids.iter().zip(collection.get(&ids).unwrap()) {
         let payload = found.as_ref().and_then(|point| point.payload.as_ref());
         assert_eq!(payload, model.payloads.get(id));
-        assert_eq!(found.map(|point| (point.seq, point.vector)), model.points.get(id).cloned());
+        assert_eq!(found.map(|point| (point.seq, point.vector().to_vec())), model.points.get(id).cloned());
     }
     assert_eq!(model.difference(&collection), None);
     let verified = node.verify("points").unwrap();

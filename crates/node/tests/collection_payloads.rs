@@ -154,7 +154,7 @@ fn changed_payloads_make_no_segment_until_they_are_merged() {
         assert_eq!((count(points, "n = -1"), count(points, "n >= 0")), (1000, 9000));
         assert_eq!(count(points, "n = -1 and text = 'point 7'"), 1);
         let found = points.get(&[number(7)]).unwrap().remove(0).unwrap();
-        assert_eq!((found.seq, found.vector), (done.seq, filled(7)));
+        assert_eq!((found.seq, found.vector()), (done.seq, &filled(7)[..]));
         assert_eq!(found.payload.as_deref(), Some(&br#"{"n":-1,"text":"point 7"}"#[..]));
     };
     check(&points);
@@ -191,7 +191,7 @@ fn changed_payloads_make_no_segment_until_they_are_merged() {
     assert_eq!((folded.indexes_built, folded.payloads_folded), (built.indexes_built, 1));
     assert_eq!((folded.segments.len(), folded.segments[0].rows), (1, 10_000));
     assert_eq!((count(&points, "m = 5"), count(&points, "m = 6"), count(&points, "m = 7")), (998, 1, 1));
-    assert_eq!(points.get(&[number(7)]).unwrap()[0].as_ref().unwrap().vector, filled(7));
+    assert_eq!(points.get(&[number(7)]).unwrap()[0].as_ref().unwrap().vector(), filled(7));
     let hits = points.search_with(
         &filled(500),
         &SearchOptions { filter: Some(where_of("n = -1")), recall: 1.0, ..SearchOptions::default() },
@@ -337,7 +337,7 @@ fn points_are_written_where_a_condition_holds() {
     let found = points.get(&ids).unwrap();
     let seqs: Vec<u64> = found.iter().flatten().map(|point| point.seq).collect();
     assert_eq!(seqs, [5, 3, 5, 5, 4, 5]);
-    let values: Vec<_> = found.iter().flatten().map(|point| point.vector.clone()).collect();
+    let values: Vec<_> = found.iter().flatten().map(|point| point.vector().to_vec()).collect();
     assert_eq!(values, [5, 1, 5, 5, 3, 5].map(filled));
     assert_eq!((count(&points, "b = 1"), count(&points, "a = 1"), points.count().unwrap()), (4, 1, 6));
     node.verify("points").unwrap();
@@ -443,7 +443,7 @@ fn payloads_are_written_again_in_the_background_and_indexes_stay() {
         points.compact(&Quiet).unwrap();
         points.delete(&[number(4000)]).unwrap();
         let before = (points.facts().unwrap(), points.search(&vector(77), 10).unwrap());
-        assert_eq!((before.0.segments[0].kind, before.0.segments.len()), (kind, 1));
+        assert_eq!((before.0.segments[0].kind, before.0.segments.len()), (Some(kind), 1));
         // One in twenty is not enough.
         points.set_payload(Chosen::Matching(&where_of("n < 220")), br#"{"m":1}"#, None).unwrap();
         points.set_payload(Chosen::Matching(&where_of("n < 500")), br#"{"m":2}"#, None).unwrap();
@@ -457,7 +457,7 @@ fn payloads_are_written_again_in_the_background_and_indexes_stay() {
             let found = (count(points, "m = 2"), count(points, "m = 1"), points.count().unwrap());
             assert_eq!(found, (500, 0, 4399), "{kind:?}");
             assert_eq!(points.search(&vector(77), 10).unwrap().hits, before.1.hits);
-            assert_eq!(points.get(&[number(300)]).unwrap()[0].as_ref().unwrap().vector, vector(300));
+            assert_eq!(points.get(&[number(300)]).unwrap()[0].as_ref().unwrap().vector(), vector(300));
         };
         check(&points);
         let after = points.facts().unwrap();
@@ -482,7 +482,7 @@ fn vectors_of_results_are_never_newer_than_the_search() {
     let found = points.search(&filled(2).repeat(2), 4).unwrap();
     let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
     assert!(ids.len() == 8 && ids.contains(&number(2)) && ids.contains(&number(3)));
-    let all: Vec<_> = points.vectors_of(&found).unwrap().into_iter().flatten().collect();
+    let all: Vec<_> = points.vectors_of(&found, None).unwrap().into_iter().flatten().collect();
     assert_eq!(all.len(), 8);
     points.upsert(&[number(2)], &filled(9)).unwrap();
     points.delete(&[number(3)]).unwrap();
@@ -493,5 +493,5 @@ fn vectors_of_results_are_never_newer_than_the_search() {
             other => panic!("{other} is no number"),
         })
     });
-    assert_eq!(points.vectors_of(&found).unwrap(), expected.collect::<Vec<_>>());
+    assert_eq!(points.vectors_of(&found, None).unwrap(), expected.collect::<Vec<_>>());
 }

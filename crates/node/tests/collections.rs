@@ -56,9 +56,10 @@ fn collections_are_made_listed_and_dropped() {
     drop(node);
     let node = open(place.path()).unwrap();
     let listed = node.collections().unwrap();
-    let listed: Vec<_> = listed.into_iter().map(|info| (info.name, info.spec.unwrap())).collect();
+    let listed: Vec<_> =
+        listed.into_iter().map(|info| (info.name, *info.specs.unwrap().only().unwrap())).collect();
     assert_eq!(listed, [("a".to_string(), SMALL), ("b".to_string(), other)]);
-    assert_eq!(node.collection("b").unwrap().spec(), other);
+    assert_eq!(node.collection("b").unwrap().spec(), Ok(other));
     // A number is not given twice, though no row of its first collection is left.
     node.drop_collection("a").unwrap();
     drop(node);
@@ -332,7 +333,7 @@ fn callers_that_wait_at_once_share_a_sync_and_have_an_order() {
     let seqs: Vec<_> = told.iter().map(|(seq, _)| *seq).collect();
     assert_eq!(seqs, (1..=CALLERS * EACH).collect::<Vec<_>>());
     let last = points.get(&[number(0)]).unwrap().remove(0).unwrap();
-    assert_eq!((last.seq, last.vector), (CALLERS * EACH, filled(told.last().unwrap().1)));
+    assert_eq!((last.seq, last.vector()), (CALLERS * EACH, &filled(told.last().unwrap().1)[..]));
     let written = node.counters().groups - before.groups;
     assert!(written < CALLERS * EACH / 2, "{written} groups");
     assert_eq!(points.count().unwrap(), CALLERS + 1);
@@ -533,7 +534,7 @@ fn a_damaged_row_of_the_catalogue_is_that_of_one_collection() {
     let node = open(place.path()).unwrap();
     refused(node.collection("hurt"), Kind::Other(ErrorKind::Corrupt), "collection \"hurt\"");
     refused(node.create_collection("hurt", SMALL), BAD_INPUT, "already");
-    assert!(node.collections().unwrap()[0].spec.is_err());
+    assert!(node.collections().unwrap()[0].specs.is_err());
     node.collection("whole").unwrap().upsert(&[number(1)], &filled(1)).unwrap();
     node.drop_collection("hurt").unwrap();
     node.create_collection("hurt", SMALL).unwrap();

@@ -55,13 +55,23 @@ impl Wanted {
 /// # Errors
 /// One line for the client.
 pub(crate) fn from_json(text: &str, wanted: &Wanted) -> Result<Vec<u8>, String> {
-    let mut rows = Rows { wanted, bytes: Vec::new(), count: 0, wrong: None };
-    let read = serde_json::Deserializer::from_str(text).deserialize_seq(&mut rows);
-    if let Some(wrong) = rows.wrong {
-        return Err(wrong);
+    Rows { wanted, bytes: Vec::new(), count: 0, has: None, wrong: None }.read(text).map(|rows| rows.bytes)
+}
+
+/// Reads a list in which a vector may be null, or in base64 by itself; or all in base64. Returns the rows that are
+/// there, and which ones are; `None` where all are.
+///
+/// # Errors
+/// One line for the client.
+pub(crate) fn some_from_json_or_base64(
+    text: &str,
+    wanted: &Wanted,
+) -> Result<(Vec<u8>, Option<Vec<bool>>), String> {
+    if text.starts_with('"') {
+        return Ok((from_json_or_base64(text, wanted)?, None));
     }
-    read.map_err(|_| format!("\"{}\" is no list of vectors; give [[…], …]", wanted.nouns.1))?;
-    Ok(rows.bytes)
+    let rows = Rows { wanted, bytes: Vec::new(), count: 0, has: Some(Vec::new()), wrong: None }.read(text)?;
+    Ok((rows.bytes, rows.has.filter(|has| has.contains(&false))))
 }
 
 /// Reads a list of lists of numbers, or the rows in base64: components one after another, little-endian.
@@ -102,6 +112,8 @@ struct Rows<'a> {
     wanted: &'a Wanted,
     bytes: Vec<u8>,
     count: usize,
+    /// Which rows are there, where some may be null; else `None`.
+    has: Option<Vec<bool>>,
     wrong: Option<String>,
 }
 
@@ -124,11 +136,36 @@ impl<'de> Visitor<'de> for &mut Rows<'_> {
 }
 
 impl Rows<'_> {
+    fn read(mut self, text: &str) -> Result<Self, String> {
+        let read = serde_json::Deserializer::from_str(text).deserialize_seq(&mut self);
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        read.map_err(|_| format!("\"{}\" is no list of vectors; give [[…], …]", self.wanted.nouns.1))?;
+        Ok(self)
+    }
+
     fn push(&mut self, text: &str) -> Result<(), String> {
         let (number, wanted) = (self.count, self.wanted);
         let Wanted { dim, dtype, nouns: (noun, _), owner, .. } = *wanted;
         if number == wanted.most {
             return Err(wanted.too_many(number + 1));
+        }
+        if let Some(has) = &mut self.has {
+            has.push(text != "null");
+            if text == "null" {
+                self.count += 1;
+                return Ok(());
+            }
+            if text.starts_with('"') {
+                let row = from_json_or_base64(text, wanted).map_err(|e| format!("{noun} {number}: {e}"))?;
+                if row.len() != dim * dtype.size() {
+                    return Err(format!("{noun} {number} in base64 is not one {noun}; send each by itself"));
+                }
+                self.bytes.extend(row);
+                self.count += 1;
+                return Ok(());
+            }
         }
         // Components are counted before they are read, so that a vector takes no more memory than one of the index.
         let found = if text.contains(|c: char| !c.is_whitespace() && !"[]".contains(c)) {

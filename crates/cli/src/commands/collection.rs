@@ -3,13 +3,14 @@
 use clap::Subcommand;
 use serde::Serialize;
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Facts, Info, Kind, MemoryLimits, Node, Spec};
+use stratann_node::collections::{Facts, Info, Kind, MemoryLimits, Node, Spec, Specs};
 use stratann_params::collection::{CollectionSettings, CreateSettings, LimitSettings};
 use stratann_params::{IndexKind, Param, Place, Stage};
 use stratann_storage::budget::size;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use self::limits::{LIMITS, LimitsDocument};
+use self::vectors::SpecsDocument;
 use crate::Verdict;
 use crate::data_folder::{self, plain};
 use crate::options::{self, KindChoice};
@@ -25,6 +26,7 @@ mod limits;
 mod payload_file;
 mod points;
 mod schema;
+mod vectors;
 
 /// Create, fill, examine and drop the collections of a data folder
 ///
@@ -79,6 +81,11 @@ impl Rows for CreateRows {
     fn has(param: &Param) -> bool {
         [&SHARED[..], &["dim", "metric", "dtype"], &LIMITS].concat().contains(&param.name)
     }
+
+    fn goes_without(param: &Param) -> bool {
+        // Vectors by name have theirs.
+        param.name == "dim"
+    }
 }
 
 /// Create an empty collection
@@ -91,6 +98,9 @@ struct Create {
     #[arg(long, value_name = "KIND", default_value = "auto", hide_possible_values = true)]
     #[arg(value_parser = options::kinds())]
     kind: KindChoice,
+    /// Vectors of a name, in place of --dim, --metric, --dtype and --kind; give it for each name
+    #[arg(long, value_name = "NAME=DIM,…")]
+    vectors: Vec<String>,
     #[command(flatten)]
     table: Parameters<CreateRows>,
 }
@@ -99,6 +109,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   stratann collection create --data photos.data photos --dim 384 --metric cosine
   stratann collection create --data photos.data small --dim 384 --memory-quota 1GiB --memory-minimum 64MiB
+  stratann collection create --data shop.data shop --vectors title=384,cosine --vectors image=512,ip,u8,grid-ivf
   stratann collection upsert --data photos.data photos base.fbin
   stratann search --data photos.data photos query.fbin -k 10";
 
@@ -155,26 +166,13 @@ struct Compact {
 #[derive(Serialize)]
 struct Described {
     name: String,
-    dim: usize,
-    metric: &'static str,
-    dtype: &'static str,
-    kind: &'static str,
+    #[serde(flatten)]
+    specs: SpecsDocument,
 }
 
 impl Described {
-    fn of(name: &str, spec: &Spec) -> Described {
-        Described {
-            name: name.into(),
-            dim: spec.dim,
-            metric: spec.metric.name(),
-            dtype: spec.dtype.name(),
-            kind: spec.kind.map_or("auto", IndexKind::name),
-        }
-    }
-
-    fn text(&self) -> String {
-        let Described { dim, metric, dtype, kind, .. } = self;
-        format!("{dim} × {dtype}, {metric}, kind {kind}")
+    fn of(name: &str, specs: &Specs) -> Described {
+        Described { name: name.into(), specs: SpecsDocument::of(specs) }
     }
 }
 
@@ -196,10 +194,21 @@ struct ListDocument {
 #[derive(Serialize)]
 struct SegmentDocument {
     number: u64,
-    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
     rows: u64,
     dead: u64,
     bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    indexes: Option<Vec<IndexDocument>>,
+}
+
+/// The index of a name of vectors in a segment.
+#[derive(Serialize)]
+struct IndexDocument {
+    vector_name: String,
+    kind: &'static str,
+    rows: u64,
 }
 
 #[derive(Serialize)]
@@ -273,11 +282,25 @@ fn create(args: &Create, output: Output) -> Result<Verdict> {
     let settings = settings(&args.table)?;
     let own: CreateSettings = args.table.given.read();
     let known = |what: &str| Error::bad_input(format!("{what}; use a newer stratann"));
-    let spec = Spec {
-        dim: usize::try_from(own.dim.unwrap_or(0)).unwrap_or(usize::MAX),
-        metric: Metric::from_name(own.metric.name()).ok_or_else(|| known("an unknown metric"))?,
-        dtype: DType::from_name(own.dtype.name()).ok_or_else(|| known("an unknown type"))?,
-        kind: args.kind.0,
+    let specs = match own.dim {
+        Some(dim) if args.vectors.is_empty() => Specs::from(Spec {
+            dim: usize::try_from(dim).unwrap_or(usize::MAX),
+            metric: Metric::from_name(own.metric.name()).ok_or_else(|| known("an unknown metric"))?,
+            dtype: DType::from_name(own.dtype.name()).ok_or_else(|| known("an unknown type"))?,
+            kind: args.kind.0,
+        }),
+        None if args.vectors.is_empty() => {
+            return Err(Error::bad_input("no dimensions are given; give --dim 384, or --vectors title=384"));
+        }
+        _ => {
+            let given = ["dim", "metric", "dtype"].into_iter().find(|name| args.table.given.has(name));
+            if let Some(option) = given.or(args.kind.0.map(|_| "kind")) {
+                return Err(Error::bad_input(format!(
+                    "--{option} and --vectors are both given; say it for each name, as in --vectors title=384,cosine"
+                )));
+            }
+            vectors::specs(&args.vectors)?
+        }
     };
     let limit_settings: LimitSettings = args.table.given.read();
     let mut limits = MemoryLimits::default();
@@ -285,11 +308,11 @@ fn create(args: &Create, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
     let folder = data_folder::path(settings.data)?;
     let node = data_folder::open_or_make(&folder, settings.ram_budget, &printer)?;
-    node.create_limited(&args.name, spec, limits).map_err(plain)?;
+    node.create_limited(&args.name, specs.clone(), limits).map_err(plain)?;
     printer.finish();
-    let document = Described::of(&args.name, &spec);
+    let document = Described::of(&args.name, &specs);
     output.result(&document, || {
-        format!("{}: created in {}, {}\n", args.name, folder.display(), document.text())
+        format!("{}: created in {}, {}\n", args.name, folder.display(), document.specs.text())
     })?;
     Ok(Verdict::Fine)
 }
@@ -299,8 +322,8 @@ fn list(args: &List, output: Output) -> Result<Verdict> {
     let node = opened(&args.table, &printer)?;
     let all = node.collections().map_err(plain)?;
     printer.finish();
-    let listed = |Info { name, spec }: Info| match spec {
-        Ok(spec) => Listed::Usable(Described::of(&name, &spec)),
+    let listed = |Info { name, specs }: Info| match specs {
+        Ok(specs) => Listed::Usable(Described::of(&name, &specs)),
         Err(e) => Listed::Damaged { name, error: e.message },
     };
     let read_only = node.why_read_only().map(String::from);
@@ -319,9 +342,7 @@ fn list_text(all: &[Listed]) -> String {
         return "there is no collection; make one with `stratann collection create`\n".into();
     }
     let row = |listed: &Listed| match listed {
-        Listed::Usable(Described { name, dim, metric, dtype, kind }) => {
-            vec![name.clone(), dim.to_string(), (*dtype).into(), (*metric).into(), (*kind).into()]
-        }
+        Listed::Usable(Described { name, specs }) => [vec![name.clone()], specs.columns()].concat(),
         Listed::Damaged { name, error } => vec![name.clone(), format!("cannot be used: {error}")],
     };
     table(&["name", "dimensions", "type", "metric", "kind"], &all.iter().map(row).collect::<Vec<_>>())
@@ -333,7 +354,7 @@ fn info(args: &InfoArgs, output: Output) -> Result<Verdict> {
     let collection = node.collection(&args.name).map_err(plain)?;
     let facts = collection.facts().map_err(plain)?;
     printer.finish();
-    let document = info_document(Described::of(&args.name, &collection.spec()), &facts);
+    let document = info_document(Described::of(&args.name, collection.specs()), &facts);
     output.result(&document, || info_text(&document))?;
     Ok(Verdict::Fine)
 }
@@ -341,10 +362,18 @@ fn info(args: &InfoArgs, output: Output) -> Result<Verdict> {
 fn info_document(described: Described, facts: &Facts) -> InfoDocument {
     let segments = facts.segments.iter().map(|segment| SegmentDocument {
         number: segment.number,
-        kind: segment.kind.name(),
+        kind: segment.kind.map(IndexKind::name),
         rows: segment.rows,
         dead: segment.dead,
         bytes: segment.bytes,
+        indexes: segment.kind.is_none().then(|| {
+            let each = segment.indexes.iter().map(|own| IndexDocument {
+                vector_name: own.vector_name.clone(),
+                kind: own.kind.name(),
+                rows: own.rows,
+            });
+            each.collect()
+        }),
     });
     InfoDocument {
         described,
@@ -367,7 +396,7 @@ fn info_text(document: &InfoDocument) -> String {
         "{}: {} points of {}; change {}\n{} points in memory, {}\nmemory {}: {}\n",
         document.described.name,
         count(document.points),
-        document.described.text(),
+        document.described.specs.text(),
         count(document.seq),
         count(document.delta_points),
         size(document.delta_bytes),
@@ -375,10 +404,13 @@ fn info_text(document: &InfoDocument) -> String {
         document.limits.text()
     );
     for segment in &document.segments {
+        let kinds = segment.indexes.iter().flatten();
+        let kinds = kinds.map(|own| format!("{} {} of {} rows", own.vector_name, own.kind, count(own.rows)));
+        let kinds = kinds.collect::<Vec<_>>().join(", ");
         text += &format!(
             "segment {}: {}, {} rows, {} dead, {}\n",
             segment.number,
-            segment.kind,
+            segment.kind.unwrap_or(if kinds.is_empty() { "no vectors" } else { &kinds }),
             count(segment.rows),
             count(segment.dead),
             size(segment.bytes)
@@ -409,7 +441,7 @@ fn compact(args: &Compact, output: Output) -> Result<Verdict> {
     })?;
     let facts = collection.facts().map_err(plain)?;
     printer.finish();
-    let document = info_document(Described::of(&args.name, &collection.spec()), &facts);
+    let document = info_document(Described::of(&args.name, collection.specs()), &facts);
     output.result(&document, || info_text(&document))?;
     Ok(Verdict::Fine)
 }

@@ -107,6 +107,9 @@ pub(crate) struct PointArgs {
     /// With --data: put payloads into --json, .jsonl and .csv
     #[arg(long)]
     with_payload: bool,
+    /// With --data: name of the vectors that are searched, where they have names
+    #[arg(long, value_name = "NAME")]
+    vector_name: Option<String>,
 }
 
 impl PointArgs {
@@ -114,7 +117,8 @@ impl PointArgs {
     fn check_absent(&self) -> Result<()> {
         let field = self.text_field.as_ref().map(|_| "--text-field");
         let payload = self.with_payload.then_some("--with-payload");
-        match self.filter.option().or(field).or(payload) {
+        let vector_name = self.vector_name.as_ref().map(|_| "--vector-name");
+        match self.filter.option().or(field).or(payload).or(vector_name) {
             Some(option) => Err(Error::bad_input(format!(
                 "{option} is for collections, whose points have payloads; give --data, or leave it out"
             ))),

@@ -64,7 +64,7 @@ impl Collection {
     /// As [`Collection::count`].
     pub fn count_matching(&self, filter: &Arc<Predicate>) -> Result<Counted> {
         let state = self.live()?.delta.state();
-        let counted = self.filtered(&state, filter).and_then(|mut filtered| {
+        let counted = self.filtered(&state, filter, None).and_then(|mut filtered| {
             let points = state.count_matching(&mut filtered.matches);
             filtered.matches.check()?;
             let stats = filtered.stats();
@@ -88,7 +88,7 @@ impl Collection {
         checked.map_err(|e| e.of_collection(self.name()))?;
         let most = (limit.min(self.page_points()), PAGE_BYTES_MAX);
         let state = self.live()?.delta.state();
-        let page = self.filtered(&state, filter).and_then(|mut filtered| {
+        let page = self.filtered(&state, filter, None).and_then(|mut filtered| {
             let points = state.points_matching(&mut filtered.matches, after, most);
             filtered.matches.check()?;
             let (points, has_more) = parts::with_segments(&filtered.segments, points, after, most)?;
@@ -104,7 +104,7 @@ impl Collection {
     /// As [`Collection::delete`]. Earlier changes stay.
     pub fn delete_matching(&self, filter: &Arc<Predicate>) -> Result<DeletedMatching> {
         let state = self.live()?.delta.state();
-        let found = self.filtered(&state, filter).map_err(|e| e.of_collection(self.name()))?;
+        let found = self.filtered(&state, filter, None).map_err(|e| e.of_collection(self.name()))?;
         let mut done = DeletedMatching { seq: state.seq, ..DeletedMatching::default() };
         done.unindexed = found.unindexed.iter().cloned().collect();
         self.each_matching(&state, found, DELETED_AT_ONCE, &mut |points| {
@@ -142,7 +142,7 @@ impl Collection {
             }
             Chosen::Matching(filter) => {
                 let state = self.live()?.delta.state();
-                let found = self.filtered(&state, filter).map_err(|e| e.of_collection(self.name()))?;
+                let found = self.filtered(&state, filter, None).map_err(|e| e.of_collection(self.name()))?;
                 let mut sum = PayloadChanged { seq: state.seq, ..PayloadChanged::default() };
                 self.each_matching(&state, found, CHANGED_AT_ONCE, &mut |points| {
                     self.change_some(points, &update, &mut sum)

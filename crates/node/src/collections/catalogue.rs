@@ -2,7 +2,7 @@
 //!
 //! | key, behind collection 0 and `c` | value |
 //! |---|---|
-//! | `n`, name, a zero byte, number of the collection as `u64`, big-endian | its [`Spec`] |
+//! | `n`, name, a zero byte, number of the collection as `u64`, big-endian | its [`Specs`] |
 //! | `d`, number of a dropped collection as `u64`, big-endian, whose rows may still be there | nothing |
 //! | `i` | number that the next collection gets, `u64`, little-endian |
 //! | `l`, number of the collection as `u64`, big-endian | its memory quota and its minimum as `u64`, little-endian, 0 for no quota; no row where both are 0 |
@@ -16,7 +16,7 @@ use super::error::{Error, Result};
 use super::limits::MemoryLimits;
 use super::live::Slot;
 use super::live::opening::damaged;
-use super::spec::Spec;
+use super::spec::Specs;
 use crate::rows::{Batch, CHUNK_BYTES, Key, RowKind, Rows};
 
 /// A collection of the catalogue.
@@ -79,12 +79,12 @@ pub(super) fn change_of_limits(id: u64, limits: &MemoryLimits) -> Batch {
 }
 
 /// Makes a collection.
-pub(super) fn creation(name: &str, id: u64, spec: &Spec, limits: &MemoryLimits) -> Batch {
+pub(super) fn creation(name: &str, id: u64, specs: &Specs, limits: &MemoryLimits) -> Batch {
     let mut batch = match *limits == MemoryLimits::default() {
         true => Batch::new(),
         false => change_of_limits(id, limits),
     };
-    batch.put(entry_key(name, id), &spec.encode());
+    batch.put(entry_key(name, id), &specs.encode());
     batch.put(key(b'i'), &id.saturating_add(1).to_le_bytes());
     batch
 }
@@ -145,9 +145,10 @@ impl Catalogue {
                 let slot = match earlier.slot(&name, id) {
                     Some(slot) => Ok(slot),
                     None => value.map_err(Error::from).and_then(|value| {
-                        let spec = Spec::decode(&value);
-                        let spec = spec.ok_or_else(|| damaged(key, "it is no collection of this version"))?;
-                        Ok(Arc::new(Slot::new(id, &name, spec)))
+                        let specs = Specs::decode(&value);
+                        let specs =
+                            specs.ok_or_else(|| damaged(key, "it is no collection of this version"))?;
+                        Ok(Arc::new(Slot::new(id, &name, specs)))
                     }),
                 };
                 let slot = slot.map_err(|e| e.of_collection(&name));

@@ -12,8 +12,10 @@ use super::live::{Job, JobFacts, Live, Shared, Slot};
 use super::options::SearchOptions;
 use super::parts::{self, PAYLOADS_BYTES_MAX};
 use super::sieves::{FilterStats, Filtered};
-use super::spec::Spec;
-use super::work::{Condition, Deleted, Done, Upserted, Work, check_id, check_ids};
+use super::spec::{Spec, Specs, VectorsOf};
+use super::work::{
+    Condition, Deleted, Done, GivenVectors, Upserted, VectorsChanged, Work, check_id, check_ids,
+};
 use crate::rows::ExternalId;
 use stratann_core::query::QueryStats;
 use stratann_params::IndexKind;
@@ -39,14 +41,27 @@ pub struct Collection {
 pub struct SegmentFacts {
     /// Its number in the collection; none is given twice.
     pub number: u64,
-    /// Kind of its index.
-    pub kind: IndexKind,
+    /// Kind of its index; `None` where vectors have names.
+    pub kind: Option<IndexKind>,
+    /// The index of each name of vectors that some point has, where vectors have names.
+    pub indexes: Vec<IndexFacts>,
     /// Points, those that are dead by now included.
     pub rows: u64,
     /// Points that are deleted, or have newer vectors elsewhere.
     pub dead: u64,
     /// Bytes of its files.
     pub bytes: u64,
+}
+
+/// The index of a name of vectors in a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexFacts {
+    /// The name.
+    pub vector_name: String,
+    /// Kind of the index.
+    pub kind: IndexKind,
+    /// Points with a vector of the name, those that are dead by now included.
+    pub rows: u64,
 }
 
 /// What a collection is made of.
@@ -79,13 +94,20 @@ pub struct Facts {
 }
 
 impl SegmentFacts {
-    fn of(own: &SegmentState) -> Result<SegmentFacts> {
+    fn of(own: &SegmentState, specs: &Specs) -> Result<SegmentFacts> {
         let entry = &own.segment.entry;
-        let kind = IndexKind::parse(&entry.kind);
+        let indexes = entry.all_indexes().into_iter().map(|index| {
+            let kind = IndexKind::parse(&index.kind);
+            let unknown = || Error::corrupt(format!("segment {} is of no known kind", entry.number));
+            let vector_name = specs.iter().nth(index.name).map_or_else(String::new, |own| own.name.clone());
+            Ok(IndexFacts { vector_name, kind: kind.ok_or_else(unknown)?, rows: index.rows })
+        });
+        let indexes = indexes.collect::<Result<Vec<_>>>()?;
+        let only = indexes.first().filter(|_| !specs.has_names()).map(|own| own.kind);
         Ok(SegmentFacts {
             number: entry.number,
-            kind: kind
-                .ok_or_else(|| Error::corrupt(format!("segment {} is of no known kind", entry.number)))?,
+            kind: only,
+            indexes: if specs.has_names() { indexes } else { Vec::new() },
             rows: entry.rows,
             dead: entry.rows - u64::from(own.left.rows().count()),
             bytes: entry.bytes,
@@ -136,9 +158,17 @@ impl Collection {
         &self.slot.name
     }
 
-    /// Shape of its vectors.
-    pub fn spec(&self) -> Spec {
-        self.slot.spec
+    /// The vectors that its points may have.
+    pub fn specs(&self) -> &Specs {
+        &self.slot.specs
+    }
+
+    /// Shape of its vectors, where they have no names.
+    ///
+    /// # Errors
+    /// `BadInput` that lists the names, where they have some.
+    pub fn spec(&self) -> Result<Spec> {
+        self.slot.specs.only().copied().map_err(|e| e.of_collection(self.name()))
     }
 
     /// Folder of its segments, which goes when it is dropped. It may not be there yet.
@@ -185,9 +215,39 @@ impl Collection {
         payloads: &[Option<&[u8]>],
         condition: Condition,
     ) -> Result<Upserted> {
-        let work = Work::upsert(&self.slot.spec, ids, vectors, payloads);
-        let work = work.map_err(|e| e.of_collection(self.name()))?.only(condition);
-        match self.slot.change(&self.shared, work)? {
+        self.upsert_named(ids, &[GivenVectors { name: "", vectors, has: None }], payloads, condition)
+    }
+
+    /// As [`Collection::upsert_if`], with vectors by name. A point has no vector of a name that is not given, or of
+    /// which `has` says so; it may have none at all. An earlier point of the id is replaced as a whole.
+    ///
+    /// # Errors
+    /// As [`Collection::upsert_points`]; `BadInput` for a name that is none, which lists those there are.
+    pub fn upsert_named(
+        &self,
+        ids: &[ExternalId],
+        vectors: &[GivenVectors<'_>],
+        payloads: &[Option<&[u8]>],
+        condition: Condition,
+    ) -> Result<Upserted> {
+        let work = Work::upsert(&self.slot.specs, ids, vectors, payloads);
+        self.upserted(work.map(|work| work.only(condition)))
+    }
+
+    /// Changes some vectors of points that are there: all or none. Names that are not given stay as they are, as the
+    /// payload does; where `has` says that a point has none, its vector is removed. Of several of an id the last one
+    /// counts. Each point is written again as a whole.
+    ///
+    /// # Errors
+    /// As [`Collection::upsert_named`]; `BadInput` for an id without a point, and where a point without names would
+    /// lose its only vector.
+    pub fn update_vectors(&self, ids: &[ExternalId], vectors: &[GivenVectors<'_>]) -> Result<VectorsChanged> {
+        let done = self.upserted(Work::update_vectors(&self.slot.specs, ids, vectors))?;
+        Ok(VectorsChanged { seq: done.seq, changed: done.replaced })
+    }
+
+    fn upserted(&self, work: Result<Work>) -> Result<Upserted> {
+        match self.slot.change(&self.shared, work.map_err(|e| e.of_collection(self.name()))?)? {
             Done::Upserted(done) => Ok(done),
             other => Err(other.of_another()),
         }
@@ -220,18 +280,20 @@ impl Collection {
     /// # Errors
     /// As [`Collection::search`]; `BadInput` for a recall beyond 0 to 1, and no thread; `Corrupt` and `Io` of payloads.
     pub fn search_with(&self, queries: &[u8], options: &SearchOptions) -> Result<Found> {
-        let k = options.k;
-        let checked = check_limit(k, LIMIT_MAX, "results").and_then(|()| self.check_queries(queries));
-        let checked = checked.and_then(|()| options.check());
-        checked.map_err(|e| e.of_collection(self.name()))?;
+        let of = self.slot.specs.find(options.vector_name.as_deref()).and_then(|(name, spec)| {
+            check_limit(options.k, LIMIT_MAX, "results")?;
+            check_queries(spec, queries)?;
+            options.check().map(|()| VectorsOf { name, spec })
+        });
+        let of = of.map_err(|e| e.of_collection(self.name()))?;
         let state = self.live()?.delta.state();
         let begin = self.shared.pace.measures_next().then(|| (Instant::now(), thread_cpu_ns()));
         let filter = options.filter.as_ref().filter(|filter| !filter.is_all());
-        let filtered = filter.map(|filter| self.filtered(&state, filter)).transpose();
-        let found = filtered.and_then(|own| parts::search((&state, own), &self.slot.spec, queries, options));
+        let filtered = filter.map(|filter| self.filtered(&state, filter, Some(of.name))).transpose();
+        let found = filtered.and_then(|own| parts::search((&state, own), of, queries, options));
         if let Some((begin, cpu)) = begin {
             let waited = (begin.elapsed().as_nanos() as u64).saturating_sub(thread_cpu_ns() - cpu);
-            self.shared.pace.note(waited / (queries.len() / self.slot.spec.row_bytes()).max(1) as u64);
+            self.shared.pace.note(waited / (queries.len() / of.spec.row_bytes()).max(1) as u64);
         }
         let found = found.map_err(|e| e.of_collection(self.name()))?;
         let parts::Answered { hits, stats, delta, filter, unindexed } = found;
@@ -246,7 +308,8 @@ impl Collection {
         let live = self.live()?;
         let state = live.delta.state();
         let delta_bytes = live.lock().bytes();
-        let mut segments = state.segments.iter().map(SegmentFacts::of).collect::<Result<Vec<_>>>()?;
+        let segments = state.segments.iter().map(|own| SegmentFacts::of(own, &self.slot.specs));
+        let mut segments = segments.collect::<Result<Vec<_>>>()?;
         segments.sort_by_key(|own| (std::cmp::Reverse(own.rows), own.number));
         let troubles = self.slot.trouble.lock().unwrap_or_else(|e| e.into_inner()).clone();
         let trouble = troubles.into_iter().flatten().next();
@@ -265,15 +328,6 @@ impl Collection {
             memory_bytes: account.used,
             limits: account.limits,
         })
-    }
-
-    fn check_queries(&self, queries: &[u8]) -> Result<()> {
-        self.slot.spec.check_vectors(queries, "query")?;
-        if queries.len() > PAGE_BYTES_MAX {
-            let (bytes, most) = (queries.len(), PAGE_BYTES_MAX);
-            return Err(Error::bad_input(format!("{bytes} bytes of queries; give at most {most} at once")));
-        }
-        Ok(())
     }
 
     /// Has these fields of payloads indexed, and no others: at once in segments that are made from now on; in those
@@ -340,18 +394,20 @@ impl Collection {
         found.collect::<Result<_>>().map_err(|e| e.of_collection(self.name()))
     }
 
-    /// Vectors of the results of a search, as they were given; `None` for a point that was changed or deleted since, so
-    /// that a newer vector never stands beside an older distance.
+    /// Vectors of a name of the results of a search, as they were given; `None` for a point that was changed or deleted
+    /// since, so that a newer vector never stands beside an older distance.
     ///
     /// # Errors
     /// As [`Collection::get`].
-    pub fn vectors_of(&self, found: &Found) -> Result<Vec<Option<Vec<u8>>>> {
+    pub fn vectors_of(&self, found: &Found, vector_name: Option<&str>) -> Result<Vec<Option<Vec<u8>>>> {
+        let name = self.slot.specs.find(vector_name).map_err(|e| e.of_collection(self.name()))?.0;
         let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
         let mut vectors = Vec::with_capacity(ids.len());
         // Each may have a payload of a MiB, which is read with it.
         for some in ids.chunks(self.page_points().min(64)) {
             let points = self.get(some)?.into_iter();
-            vectors.extend(points.map(|own| own.filter(|own| own.seq <= found.seq).map(|own| own.vector)));
+            let known = points.map(|own| own.filter(|own| own.seq <= found.seq));
+            vectors.extend(known.map(|own| own?.vectors.into_iter().nth(name)?));
         }
         Ok(vectors)
     }
@@ -412,8 +468,14 @@ impl Collection {
     }
 
     /// Evaluates a filter on a state.
-    pub(super) fn filtered(&self, state: &State, filter: &Arc<Predicate>) -> Result<Filtered> {
-        Filtered::new(&self.shared.sieves, self.slot.id, state, filter)
+    pub(super) fn filtered(
+        &self,
+        state: &State,
+        filter: &Arc<Predicate>,
+        name: Option<usize>,
+    ) -> Result<Filtered> {
+        let of_state = (state, &self.slot.specs);
+        Filtered::new(&self.shared.sieves, self.slot.id, of_state, (filter, name))
     }
 
     pub(super) fn live(&self) -> Result<Arc<Live>> {
@@ -422,8 +484,17 @@ impl Collection {
 
     /// Most points of a page: about 8 MiB of vectors, at most [`LIMIT_MAX`].
     pub fn page_points(&self) -> usize {
-        (PAGE_BYTES_MAX / self.slot.spec.row_bytes().max(1)).clamp(1, LIMIT_MAX)
+        (PAGE_BYTES_MAX / self.slot.specs.row_bytes().max(1)).clamp(1, LIMIT_MAX)
     }
+}
+
+fn check_queries(spec: &Spec, queries: &[u8]) -> Result<()> {
+    spec.check_vectors(queries, "query")?;
+    if queries.len() > PAGE_BYTES_MAX {
+        let (bytes, most) = (queries.len(), PAGE_BYTES_MAX);
+        return Err(Error::bad_input(format!("{bytes} bytes of queries; give at most {most} at once")));
+    }
+    Ok(())
 }
 
 pub(super) fn check_limit(count: usize, most: usize, what: &str) -> Result<()> {

@@ -48,7 +48,7 @@ impl Collection {
             all.payloads += asked.asked;
         };
         let mut parts = || -> Result<()> {
-            add(state.asked_of_memory(filter)?);
+            add(state.asked_of_memory(&self.slot.specs, filter)?);
             for own in state.segments.iter().filter(|own| own.left.rows().count() > 0) {
                 let (of_files, of_newer) = asked_of(own, filter, &mut unindexed)?;
                 add(of_files);

@@ -25,7 +25,7 @@ mod verify;
 mod work;
 
 pub use by_filter::{Chosen, Counted, DeletedMatching};
-pub use collection::{Collection, Facts, Found, LIMIT_MAX, Page, SegmentFacts};
+pub use collection::{Collection, Facts, Found, IndexFacts, LIMIT_MAX, Page, SegmentFacts};
 pub use delta::{DeltaStats, Hit, Point};
 pub use error::{Error, Kind, Result};
 pub use estimate::Estimated;
@@ -34,6 +34,6 @@ pub use live::JobFacts;
 pub use node::{Dropped, Info, Node, Options};
 pub use options::{SearchOptions, SegmentOptions};
 pub use sieves::FilterStats;
-pub use spec::{DIM_MAX, NAME_BYTES_MAX, Spec};
+pub use spec::{DIM_MAX, NAME_BYTES_MAX, NamedSpec, Spec, Specs, VECTOR_NAMES_MAX};
 pub use verify::Verified;
-pub use work::{Condition, Deleted, PayloadChanged, Upserted};
+pub use work::{Condition, Deleted, GivenVectors, PayloadChanged, Upserted, VectorsChanged};

@@ -16,7 +16,7 @@ use super::live::{Job, Jobs, Shared, Slot};
 use super::options::SegmentOptions;
 use super::salvage;
 use super::sieves::Sieves;
-use super::spec::{Spec, check_name};
+use super::spec::{Specs, check_name};
 use super::verify::{self, Verified};
 use crate::rows::{self, Batch, Key, Outcome, Rows};
 use crate::segments::Left;
@@ -65,8 +65,8 @@ impl Default for Options {
 pub struct Info {
     /// Its name.
     pub name: String,
-    /// Shape of its vectors, or why it cannot be used.
-    pub spec: Result<Spec>,
+    /// Its vectors, or why it cannot be used.
+    pub specs: Result<Specs>,
 }
 
 /// What became of a dropped collection.
@@ -165,22 +165,28 @@ impl Node {
         Ok(node)
     }
 
-    /// Makes an empty collection.
+    /// Makes an empty collection, of points with one [`Spec`](super::Spec) of vectors or with [`Specs`] by name.
     ///
     /// # Errors
     /// `BadInput` for a name that is taken, empty, longer than 255 bytes, or has control characters or `/`, and for
     /// dimensions beyond 1 to 4,096; `Unknown`; `ReadOnly`, `Corrupt` and `Io` of the rows.
-    pub fn create_collection(&self, name: &str, spec: Spec) -> Result<Collection> {
-        self.create_limited(name, spec, MemoryLimits::default())
+    pub fn create_collection(&self, name: &str, vectors: impl Into<Specs>) -> Result<Collection> {
+        self.create_limited(name, vectors, MemoryLimits::default())
     }
 
     /// The same with limits of its memory.
     ///
     /// # Errors
     /// As [`Node::create_collection`] and [`Node::set_limits`].
-    pub fn create_limited(&self, name: &str, spec: Spec, limits: MemoryLimits) -> Result<Collection> {
+    pub fn create_limited(
+        &self,
+        name: &str,
+        vectors: impl Into<Specs>,
+        limits: MemoryLimits,
+    ) -> Result<Collection> {
+        let specs = vectors.into();
         check_name(name)?;
-        spec.check()?;
+        specs.check()?;
         let mut catalogue = self.catalogue()?;
         if catalogue.entries.contains_key(name) {
             return Err(Error::bad_input(format!(
@@ -189,13 +195,13 @@ impl Node {
         }
         let id = catalogue.next_id;
         self.shared.memory.check_limits(id, &limits)?;
-        let creation = catalogue::creation(name, id, &spec, &limits);
+        let creation = catalogue::creation(name, id, &specs, &limits);
         self.change(&mut catalogue, creation, |now| now.has(name, id))?;
         // A catalogue that was read again has it, and never gives the number twice.
         catalogue.next_id = catalogue.next_id.max(id.saturating_add(1));
         let entry = catalogue.entries.entry(name.to_string());
         let entry =
-            entry.or_insert_with(|| Entry { id, slot: Ok(Arc::new(Slot::new(id, name, spec))), limits });
+            entry.or_insert_with(|| Entry { id, slot: Ok(Arc::new(Slot::new(id, name, specs))), limits });
         let slot = entry.slot.clone()?;
         drop(catalogue);
         self.apply_limits(&slot, limits);
@@ -263,8 +269,8 @@ impl Node {
     pub fn collections(&self) -> Result<Vec<Info>> {
         let catalogue = self.catalogue()?;
         let info = |(name, entry): (&String, &Entry)| {
-            let spec = entry.slot.as_ref().map(|slot| slot.spec).map_err(Clone::clone);
-            Info { name: name.clone(), spec }
+            let specs = entry.slot.as_ref().map(|slot| slot.specs.clone()).map_err(Clone::clone);
+            Info { name: name.clone(), specs }
         };
         Ok(catalogue.entries.iter().map(info).collect())
     }

@@ -6,7 +6,7 @@ use stratann_payload::Predicate;
 
 use super::delta::State;
 use super::error::{Error, Result};
-use super::spec::Spec;
+use super::spec::Specs;
 
 /// How a collection is searched.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub struct SearchOptions {
     pub recall: f64,
     /// Returns only points that match.
     pub filter: Option<Arc<Predicate>>,
+    /// Name of the vectors that are searched; `None` in a collection whose vectors have no names.
+    pub vector_name: Option<String>,
     /// Returns the payloads of results with them.
     pub with_payload: bool,
     /// Threads that search segments.
@@ -33,6 +35,7 @@ impl Default for SearchOptions {
             k: 10,
             recall: 0.95,
             filter: None,
+            vector_name: None,
             with_payload: false,
             threads: 1,
             each_part_alone: false,
@@ -100,10 +103,10 @@ impl SegmentOptions {
     }
 
     /// Whether the points in memory are enough for a segment.
-    pub(super) fn is_checkpoint_due(&self, spec: &Spec, state: &State) -> bool {
+    pub(super) fn is_checkpoint_due(&self, specs: &Specs, state: &State) -> bool {
         let rows = state.rows();
         let rows_max = if state.segments.is_empty() { self.first_rows } else { self.checkpoint_rows };
-        let bytes = rows.saturating_mul(spec.row_bytes() as u64).saturating_add(state.payload_bytes());
+        let bytes = rows.saturating_mul(specs.row_bytes() as u64).saturating_add(state.payload_bytes());
         rows >= rows_max || bytes >= self.checkpoint_bytes
     }
 }

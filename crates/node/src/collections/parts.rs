@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 use stratann_core::query::QueryStats;
+use stratann_engine::index::LeftRows;
 use stratann_engine::search::{Answers, Effort, Filters, SearchOptions as EngineOptions, Together};
 use stratann_params::choices::PartsName;
 use stratann_payload::index::Unindexed;
@@ -15,9 +16,9 @@ use super::delta::{DeltaStats, Hit, Point, Searching, SegmentState, State, Wante
 use super::error::{Error, Result};
 use super::options::SearchOptions;
 use super::sieves::{FilterStats, Filtered};
-use super::spec::Spec;
+use super::spec::VectorsOf;
 use crate::rows::ExternalId;
-use crate::segments::{Place, WantedRows};
+use crate::segments::{NamedIndex, Place, WantedRows};
 
 /// Most bytes of payloads that are returned at once, of results or of points that are asked for by their ids.
 pub(super) const PAYLOADS_BYTES_MAX: usize = 64 << 20;
@@ -157,11 +158,11 @@ fn with_payloads(hits: Vec<(Hit, Its<'_>)>, left: &mut usize) -> Result<Vec<Hit>
 /// Damage of a segment; no memory; `Io`.
 pub(super) fn search(
     (state, filtered): (&State, Option<Filtered>),
-    spec: &Spec,
+    of: VectorsOf<'_>,
     queries: &[u8],
     options: &SearchOptions,
 ) -> Result<Answered> {
-    let count = queries.len() / spec.row_bytes();
+    let count = queries.len() / of.spec.row_bytes();
     let filter_stats = filtered.as_ref().map(Filtered::stats).unwrap_or_default();
     let (segments, unindexed, matches) = match filtered {
         Some(Filtered { segments, unindexed, matches, .. }) => {
@@ -174,15 +175,15 @@ pub(super) fn search(
         stats: QueryStats::default(),
         searching: Searching { matches, ..Searching::default() },
     };
-    let segments = segments.iter().filter(|own| own.left.rows().count() > 0);
-    let is_scanned = |own: &&SegmentState| own.segment.scanned.is_some() && !options.scan_all_in_memory;
+    let segments = segments.iter().filter_map(|own| Part::of(own, of.name));
+    let is_scanned = |own: &Part<'_>| own.index.scanned.is_some() && !options.scan_all_in_memory;
     let (scanned, segments): (Vec<_>, Vec<_>) = segments.partition(is_scanned);
-    let rows_of = |some: &[&SegmentState]| some.iter().map(|own| own.segment.rows()).sum::<u64>();
+    let rows_of = |some: &[Part<'_>]| some.iter().map(|own| own.index.rows()).sum::<u64>();
     if rows_of(&segments) >= state.rows() + rows_of(&scanned) {
         search_segments(&segments, queries, options, &mut all)?;
-        search_memory(state, &scanned, (spec, queries, options), &mut all);
+        search_memory(state, &scanned, (of, queries, options), &mut all);
     } else {
-        search_memory(state, &scanned, (spec, queries, options), &mut all);
+        search_memory(state, &scanned, (of, queries, options), &mut all);
         search_segments(&segments, queries, options, &mut all)?;
     }
     let mut left = PAYLOADS_BYTES_MAX;
@@ -202,18 +203,39 @@ pub(super) fn search(
     Ok(Answered { hits, stats: all.stats, delta: all.searching.stats, filter, unindexed })
 }
 
+/// The index of a segment that is searched, and its rows that are left.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    own: &'a SegmentState,
+    index: &'a NamedIndex,
+    left: &'a LeftRows,
+}
+
+impl<'a> Part<'a> {
+    /// The index of a name in a segment, unless none of its rows is left.
+    fn of(own: &'a SegmentState, name: usize) -> Option<Part<'a>> {
+        let (index, left) = (own.segment.index(name)?, own.left_in(name));
+        (left.rows().count() > 0).then_some(Part { own, index, left })
+    }
+
+    /// A row that was found, by its id in the index.
+    fn found(&self, id: u64) -> Found<'a> {
+        Found::Row(self.own, self.index.ordinal(id))
+    }
+}
+
 /// Searches the points in memory and the checkpoints.
 fn search_memory<'a>(
     state: &State,
-    scanned: &[&'a SegmentState],
-    (spec, queries, options): (&Spec, &[u8], &SearchOptions),
+    scanned: &[Part<'a>],
+    (of, queries, options): (VectorsOf<'_>, &[u8], &SearchOptions),
     all: &mut Searched<'a>,
 ) {
     let Searched { nearest, searching, .. } = all;
-    for (query, nearest) in queries.chunks_exact(spec.row_bytes()).zip(nearest) {
+    for (query, nearest) in queries.chunks_exact(of.spec.row_bytes()).zip(nearest) {
         let (k, recall) = (options.k, options.recall);
         let wanted = Wanted { k, recall, bound: nearest.bound(k), all_rows: options.scan_all_in_memory };
-        let found = state.nearest_points(spec, query, &wanted, searching);
+        let found = state.nearest_points(of, query, &wanted, searching);
         nearest.join(found.into_iter().map(|(hit, json)| (hit.distance, Found::Point(hit.id, json))), k);
         for own in scanned {
             scan(own, (query, nearest), options, searching);
@@ -223,27 +245,27 @@ fn search_memory<'a>(
 
 /// Searches a checkpoint, whose rows are in memory.
 fn scan<'a>(
-    own: &'a SegmentState,
+    own: &Part<'a>,
     (query, nearest): (&[u8], &mut Nearest<'a>),
     options: &SearchOptions,
     searching: &mut Searching,
 ) {
-    let Some(rows) = &own.segment.scanned else { return };
+    let Some(rows) = &own.index.scanned else { return };
     let (k, recall) = (options.k, options.recall);
     let wanted = WantedRows { left: own.left.rows(), k, recall, bound: nearest.bound(k) };
     let found = rows.search(query, &wanted, &mut searching.query);
-    searching.stats.rows += own.segment.rows();
+    searching.stats.rows += own.index.rows();
     searching.stats.lists += found.scanned.lists;
     searching.stats.codes += found.scanned.codes;
     searching.stats.distances += found.distances;
-    // The numbers of rows of a checkpoint are ordinals.
-    let found = found.rows.into_iter().map(|(distance, row)| (distance, Found::Row(own, u64::from(row))));
+    // The numbers of rows of a checkpoint are the ids of its index.
+    let found = found.rows.into_iter().map(|(distance, row)| (distance, own.found(row.into())));
     nearest.join(found, k);
 }
 
 /// Searches segments as one, and joins their results with those that are there.
 fn search_segments<'a>(
-    segments: &[&'a SegmentState],
+    segments: &[Part<'a>],
     queries: &[u8],
     options: &SearchOptions,
     all: &mut Searched<'a>,
@@ -251,7 +273,7 @@ fn search_segments<'a>(
     if segments.is_empty() {
         return Ok(());
     }
-    let together = Together::new(segments.iter().map(|own| &own.segment.index))?;
+    let together = Together::new(segments.iter().map(|own| &own.index.index))?;
     let is_filtered = options.filter.is_some();
     let is_each = options.each_part_alone || is_filtered && !are_even(segments);
     let asked = EngineOptions {
@@ -261,10 +283,10 @@ fn search_segments<'a>(
         parts: if is_each { PartsName::Each } else { PartsName::Whole },
         ..EngineOptions::default()
     };
-    let filter = |(number, own): (usize, &&SegmentState)| {
+    let filter = |(number, own): (usize, &Part<'_>)| {
         // Dead rows are everywhere by chance, and those of a filter may be in one segment.
         let own_options = if is_filtered { asked } else { together.options_of(number, &asked) };
-        own.segment.index.filter_of(&own.left, &own_options)
+        own.index.index.filter_of(own.left, &own_options)
     };
     let filters = segments.iter().enumerate().map(filter).collect::<stratann_storage::Result<Vec<_>>>()?;
     let filters: Vec<_> =
@@ -280,29 +302,29 @@ fn search_segments<'a>(
 }
 
 /// Whether the rows that match are in all segments alike, as far as results can be expected of each by its rows.
-fn are_even(segments: &[&SegmentState]) -> bool {
-    let left = |own: &&SegmentState| u64::from(own.left.rows().count());
+fn are_even(segments: &[Part<'_>]) -> bool {
+    let left = |own: &Part<'_>| u64::from(own.left.rows().count());
     let all: u64 = segments.iter().map(left).sum();
-    let rows: u64 = segments.iter().map(|own| own.segment.rows()).sum();
+    let rows: u64 = segments.iter().map(|own| own.index.rows()).sum();
     segments.iter().all(|own| {
         let found = u128::from(left(own)) * u128::from(rows);
-        let expected = u128::from(all) * u128::from(own.segment.rows());
+        let expected = u128::from(all) * u128::from(own.index.rows());
         found <= 2 * expected && expected <= 2 * found
     })
 }
 
 /// Joins the results of a segment with those that are there.
-fn join<'a>(own: &'a SegmentState, answers: &Answers, k: usize, all: &mut Searched<'a>) -> Result<()> {
+fn join<'a>(own: &Part<'a>, answers: &Answers, k: usize, all: &mut Searched<'a>) -> Result<()> {
     if let Some((query, why)) = answers.failed.first() {
         return Err(Error::corrupt(format!(
             "{}: query {query} has no answer: {why}",
-            own.segment.index.folder().display()
+            own.index.index.folder().display()
         )));
     }
     all.stats.add(&answers.stats);
     for (query, nearest) in all.nearest.iter_mut().enumerate() {
         let found = answers.results(query);
-        nearest.join(found.map(|(ordinal, distance)| (distance + 0.0, Found::Row(own, ordinal))), k);
+        nearest.join(found.map(|(id, distance)| (distance + 0.0, own.found(id))), k);
     }
     Ok(())
 }
@@ -317,8 +339,8 @@ pub(super) fn point_in_segments(state: &State, id: &ExternalId) -> Result<Option
 }
 
 fn point_at(own: &SegmentState, id: ExternalId, place: Place) -> Result<Point> {
-    let (vector, payload) = (own.segment.vector(place)?, own.payload(place.row)?);
-    Ok(Point { id, seq: own.seq_of(&place), vector, payload })
+    let (vectors, payload) = (own.segment.vectors(place)?, own.payload(place.row)?);
+    Ok(Point { id, seq: own.seq_of(&place), vectors, payload })
 }
 
 /// Points in memory, which are in the order of ids and behind `after`, together with those in segments: the first

@@ -5,7 +5,7 @@
 //! | 0 | 1 | version of the layout: 1 without a payload, 2 with one |
 //! | 1 | 2 | bytes of the id |
 //! | 3 | 4 | only with a payload: its bytes |
-//! | | | the id as it ends a key, then the vector, then the payload as compact JSON |
+//! | | | the id as it ends a key, then the record of its [vectors](super::spec), then the payload as compact JSON |
 //!
 //! | value of the manifest `m` | bytes | content, little-endian |
 //! |---|---|---|
@@ -91,23 +91,23 @@ impl SubAssign for PointBytes {
 pub(super) struct TailPoint<'a> {
     /// Its id.
     pub(super) id: ExternalId,
-    /// Its components.
-    pub(super) vector: &'a [u8],
+    /// The record of its vectors.
+    pub(super) vectors: &'a [u8],
     /// Its payload as compact JSON; `None` for a point without.
     pub(super) payload: Option<&'a [u8]>,
 }
 
 /// Value of a tail row.
-pub(super) fn encode_point(id: &ExternalId, vector: &[u8], payload: Option<&[u8]>) -> Vec<u8> {
+pub(super) fn encode_point(id: &ExternalId, vectors: &[u8], payload: Option<&[u8]>) -> Vec<u8> {
     let of_payload = payload.map_or(0, |json| 4 + json.len());
-    let mut bytes = Vec::with_capacity(3 + id_bytes(id) + vector.len() + of_payload);
+    let mut bytes = Vec::with_capacity(3 + id_bytes(id) + vectors.len() + of_payload);
     bytes.push(if payload.is_some() { WITH_PAYLOAD } else { VERSION });
     bytes.extend((id_bytes(id) as u16).to_le_bytes());
     if let Some(json) = payload {
         bytes.extend((json.len() as u32).to_le_bytes());
     }
     id.append(&mut bytes);
-    bytes.extend(vector);
+    bytes.extend(vectors);
     bytes.extend(payload.unwrap_or_default());
     bytes
 }
@@ -125,8 +125,8 @@ pub(super) fn decode_point(bytes: &[u8]) -> Option<TailPoint<'_>> {
         }
         _ => return None,
     };
-    let (id, vector) = rest.split_at_checked(usize::from(u16::from_le_bytes([*low, *high])))?;
-    Some(TailPoint { id: ExternalId::decode(id)?, vector, payload })
+    let (id, vectors) = rest.split_at_checked(usize::from(u16::from_le_bytes([*low, *high])))?;
+    Some(TailPoint { id: ExternalId::decode(id)?, vectors, payload })
 }
 
 /// Largest sequence number. Adding to one never overflows.
@@ -188,7 +188,7 @@ mod tests {
         for id in ids {
             for payload in [None, Some(&b"{}"[..])] {
                 let bytes = encode_point(&id, b"vector", payload);
-                let point = TailPoint { id: id.clone(), vector: b"vector", payload };
+                let point = TailPoint { id: id.clone(), vectors: b"vector", payload };
                 assert_eq!(decode_point(&bytes), Some(point));
                 for length in 0..bytes.len() - 8 {
                     assert_ne!(decode_point(&bytes[..length]).map(|point| point.id), Some(id.clone()));

@@ -8,7 +8,7 @@ use stratann_storage::{Error, Progress, Result};
 use super::catalogue;
 use super::limits::MemoryLimits;
 use super::point::Manifest;
-use super::spec::Spec;
+use super::spec::Specs;
 use crate::rows::{Batch, Options, Rows};
 use crate::segments::{Layout, LayoutCopy, Left};
 
@@ -27,12 +27,12 @@ pub(super) fn open(
     let copies: Vec<LayoutCopy> = folders.filter_map(|own| LayoutCopy::read(&own.path())).collect();
     let (mut rows, mut left, mut names) = (Batch::new(), Left::new(), BTreeSet::new());
     for copy in &copies {
-        let Some(spec) = Spec::decode(&copy.spec) else { continue };
+        let Some(specs) = Specs::decode(&copy.spec) else { continue };
         // Of two of a name the newer one counts: the older one was dropped.
         if copies.iter().any(|other| other.name == copy.name && other.collection > copy.collection) {
             continue;
         }
-        put(&mut rows, copy, &spec);
+        put(&mut rows, copy, &specs);
         let numbers = copy.layout.segments.iter().map(|own| (copy.collection, own.number));
         left.extend(numbers.zip(copy.left.iter().cloned()));
         names.insert(copy.name.clone());
@@ -51,8 +51,8 @@ pub(super) fn open(
 }
 
 /// The rows of a collection that has nothing but segments.
-fn put(rows: &mut Batch, copy: &LayoutCopy, spec: &Spec) {
-    rows.append(catalogue::creation(&copy.name, copy.collection, spec, &MemoryLimits::default()));
+fn put(rows: &mut Batch, copy: &LayoutCopy, specs: &Specs) {
+    rows.append(catalogue::creation(&copy.name, copy.collection, specs, &MemoryLimits::default()));
     let points = copy.left.iter().map(|left| u64::from(left.count())).sum();
     let manifest = Manifest { seq: copy.seq, points, tail_points: 0, ..Manifest::default() };
     rows.put(Manifest::key(copy.collection), &manifest.encode());

@@ -48,8 +48,17 @@ struct Tally {
     refused: u64,
 }
 
-/// Number of the change that wrote a point, its vector and its payload.
-type Known = (u64, Vec<u8>, Option<Vec<u8>>);
+/// Vectors of the names of a point.
+type Vectors = Vec<Option<Vec<u8>>>;
+
+/// Number of the change that wrote a point, its vectors and its payload.
+type Known = (u64, Vectors, Option<Vec<u8>>);
+
+/// One vector without a name, or two with names.
+fn specs(has_names: bool) -> Specs {
+    let names = ["a", "b"].map(|name| (name.to_string(), SPEC));
+    if has_names { Specs::named(names).expect("two names") } else { SPEC.into() }
+}
 
 /// A collection, its model, and the disk below.
 struct World {
@@ -70,12 +79,12 @@ fn open(folder: &Path) -> Result<Node> {
 }
 
 impl World {
-    fn new(seed: u64, lies: bool) -> World {
+    fn new(seed: u64, lies: bool, has_names: bool) -> World {
         let in_memory = Path::new("/dev/shm");
         let place = if in_memory.is_dir() { in_memory.into() } else { std::env::temp_dir() };
         let folder = tempfile::tempdir_in(place).expect("a folder");
         let node = open(folder.path()).expect("an empty folder opens");
-        node.create_collection("points", SPEC).expect("made");
+        node.create_collection("points", specs(has_names)).expect("made");
         let world = World {
             folder,
             node: Some(node),
@@ -103,19 +112,47 @@ impl World {
         let mut ids: Vec<_> = (0..count).map(|_| ExternalId::Number(self.noise.below(25))).collect();
         ids.sort();
         ids.dedup();
-        let vectors: Vec<u8> = ids.iter().flat_map(|_| [self.noise.below(9) as u8, 1]).collect();
         let what = self.noise.below(6);
+        let points = self.points();
+        let has_names = points.specs().has_names();
+        let is_update = has_names && what == 5;
+        if is_update {
+            // Only vectors of points that are there can change.
+            ids.retain(|id| self.model.contains_key(id));
+            if ids.is_empty() {
+                return;
+            }
+        }
+        let column = |noise: &mut Noise| -> Vec<Option<Vec<u8>>> {
+            let is_there = |noise: &mut Noise| !has_names || noise.below(4) > 0;
+            ids.iter().map(|_| is_there(noise).then(|| vec![noise.below(9) as u8, 1])).collect()
+        };
+        let columns: Vec<_> = (0..points.specs().count()).map(|_| column(&mut self.noise)).collect();
+        // An update leaves the first name as it is.
+        let names = points.specs().iter().map(|own| own.name.clone()).collect::<Vec<_>>();
+        let rows: Vec<(Vec<u8>, Vec<bool>)> = columns
+            .iter()
+            .map(|own| {
+                (own.iter().flatten().flatten().copied().collect(), own.iter().map(Option::is_some).collect())
+            })
+            .collect();
+        let given: Vec<_> = names
+            .iter()
+            .zip(&rows)
+            .skip(usize::from(is_update))
+            .map(|(name, (vectors, has))| GivenVectors { name, vectors, has: Some(has) })
+            .collect();
         let json =
             (self.noise.below(3) > 0).then(|| format!(r#"{{"n":{}}}"#, self.noise.below(4)).into_bytes());
         let payloads = vec![json.as_deref(); ids.len()];
-        let points = self.points();
         let done = match what {
             0 => points.delete(&ids).map(|done| done.seq),
             1 | 2 => {
                 let json = json.as_deref().unwrap_or(b"{}");
                 points.overwrite_payload(Chosen::Ids(&ids), json).map(|done| done.seq)
             }
-            _ => points.upsert_points(&ids, &vectors, &payloads).map(|done| done.seq),
+            _ if is_update => points.update_vectors(&ids, &given).map(|done| done.seq),
+            _ => points.upsert_named(&ids, &given, &payloads, Condition::Always).map(|done| done.seq),
         };
         self.tally.changes += 1;
         let seq = match done {
@@ -128,14 +165,19 @@ impl World {
         };
         let Some(seq) = seq else { return };
         self.seq = self.seq.max(seq);
-        for (id, vector) in ids.iter().zip(vectors.chunks(2)) {
+        for (at, id) in ids.iter().enumerate() {
+            let vectors: Vectors = columns.iter().map(|own| own[at].clone()).collect();
             match what {
                 0 => _ = self.model.remove(id),
                 1 | 2 => {
                     let Some(own) = self.model.get_mut(id) else { continue };
                     own.2 = json.clone();
                 }
-                _ => _ = self.model.insert(id.clone(), (seq, vector.to_vec(), json.clone())),
+                _ if is_update => {
+                    let Some(own) = self.model.get_mut(id) else { continue };
+                    (own.0, own.1[1]) = (seq, vectors[1].clone());
+                }
+                _ => _ = self.model.insert(id.clone(), (seq, vectors, json.clone())),
             }
         }
     }
@@ -196,7 +238,7 @@ impl World {
     fn check(&self) {
         let points = self.points();
         let page = points.scroll(None, 100).expect("read");
-        let found = page.points.into_iter().map(|point| (point.id, (point.vector, point.payload)));
+        let found = page.points.into_iter().map(|point| (point.id, (point.vectors, point.payload)));
         let model = self.model.iter().map(|(id, own)| (id.clone(), (own.1.clone(), own.2.clone())));
         assert_eq!(found.collect::<BTreeMap<_, _>>(), model.collect());
         let filter = stratann_payload::Filter::from_where("n in (1, 2)").expect("a filter").compile();
@@ -206,9 +248,14 @@ impl World {
         let counted = points.count_matching(&std::sync::Arc::new(filter)).expect("read");
         assert_eq!(counted.points, self.model.values().filter(is_match).count() as u64);
         assert_eq!(points.count().expect("read"), self.model.len() as u64);
-        let found = points.search(&[4, 1], 100).expect("searched");
-        assert_eq!(found.hits[0].len(), self.model.len());
-        assert!(found.hits[0].iter().all(|hit| self.model.contains_key(&hit.id)));
+        for (name, own) in points.specs().iter().enumerate() {
+            let vector_name = points.specs().has_names().then(|| own.name.clone());
+            let options = SearchOptions { k: 100, vector_name, ..SearchOptions::default() };
+            let found = points.search_with(&[4, 1], &options).expect("searched");
+            let has = |known: &Known| known.1[name].is_some();
+            assert_eq!(found.hits[0].len(), self.model.values().filter(|known| has(known)).count());
+            assert!(found.hits[0].iter().all(|hit| self.model.get(&hit.id).is_some_and(has)));
+        }
     }
 
     fn step(&mut self) -> bool {
@@ -235,7 +282,8 @@ impl World {
 fn run(seeds: std::ops::Range<u64>, lies: bool) -> Tally {
     let mut all = Tally::default();
     for seed in seeds {
-        let mut world = World::new(seed, lies);
+        // Every third one has two names.
+        let mut world = World::new(seed, lies, seed % 3 == 0);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let goes_on = (0..STEPS).all(|_| world.step());
             if goes_on {

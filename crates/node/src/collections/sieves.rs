@@ -17,6 +17,7 @@ use stratann_storage::ledger::{Part, Reservation};
 use super::budget::Memory;
 use super::delta::{Matches, SegmentState, State};
 use super::error::{Error, Result};
+use super::spec::Specs;
 use crate::segments::Segment;
 
 /// Most bytes of sieves that are kept.
@@ -47,6 +48,9 @@ struct Matching {
     unindexed: BTreeSet<Unindexed>,
     /// What was left of the segment at the last search, and of it the rows that match.
     last: Mutex<Option<(Arc<Sieve>, LeftRows)>>,
+    /// Rows of an index at the last search of its name, and of which rows of the segment they are.
+    of_index: Mutex<Option<(usize, Arc<Sieve>, LeftRows)>>,
+    has_names: bool,
 }
 
 /// What a sieve is of.
@@ -84,6 +88,10 @@ pub(super) struct Sieves {
 }
 
 impl Matching {
+    fn new(rows: Arc<Sieve>, unindexed: BTreeSet<Unindexed>, has_names: bool) -> Matching {
+        Matching { rows, unindexed, last: Mutex::default(), of_index: Mutex::default(), has_names }
+    }
+
     /// Its rows among those that are left.
     fn among(&self, left: &LeftRows) -> LeftRows {
         let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
@@ -97,9 +105,23 @@ impl Matching {
         rows
     }
 
-    /// Memory, bytes, with the rows of the last search.
+    /// Rows of the index of a name among those of the segment that are left; `None` where they are the same.
+    fn in_index(&self, own: &SegmentState, name: usize, left: &LeftRows) -> Option<LeftRows> {
+        let mut last = self.of_index.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((known, of, rows)) = last.as_ref()
+            && *known == name
+            && Arc::ptr_eq(of, left.rows())
+        {
+            return Some(rows.clone());
+        }
+        let rows = own.segment.index(name)?.left_of(left.rows())?;
+        *last = Some((name, left.rows().clone(), rows.clone()));
+        Some(rows)
+    }
+
+    /// Memory, bytes, with the rows of the last searches.
     fn bytes(&self) -> u64 {
-        2 * self.rows.bytes() as u64 + FIXED_BYTES
+        (2 + u64::from(self.has_names)) * self.rows.bytes() as u64 + FIXED_BYTES
     }
 }
 
@@ -160,15 +182,15 @@ impl Sieves {
             let (base, reads) = self.matching(own, SieveKey { overlay: 0, ..key.clone() })?;
             let rows = Arc::new(overlaid(own, &base.rows, &key.predicate)?);
             let unindexed = base.unindexed.clone();
-            let matching = Arc::new(Matching { rows, unindexed, last: Mutex::default() });
+            let matching = Arc::new(Matching::new(rows, unindexed, own.segment.has_names()));
             self.keep(key, matching.clone());
             return Ok((matching, Some(reads.unwrap_or(0) + own.overlay.count())));
         }
         let (found, reads) = own.segment.matching(&key.predicate)?;
         let rows = sieve_of(found.rows, &found.sure)
             .ok_or_else(|| Error::corrupt("an index of payloads has a row beyond its segment"))?;
-        let (rows, last) = (Arc::new(rows), Mutex::default());
-        let matching = Arc::new(Matching { rows, unindexed: found.unindexed, last });
+        let (rows, unindexed) = (Arc::new(rows), found.unindexed);
+        let matching = Arc::new(Matching::new(rows, unindexed, own.segment.has_names()));
         self.keep(key, matching.clone());
         Ok((matching, Some(reads)))
     }
@@ -204,7 +226,7 @@ impl PointFacts for FactsOfRow<'_> {
     }
 
     fn has_vector(&self, name: &str) -> bool {
-        name.is_empty()
+        self.segment.has_vector(self.row, name)
     }
 }
 
@@ -275,17 +297,17 @@ pub(super) struct Filtered {
 }
 
 impl Filtered {
-    /// Evaluates a filter on the segments of a state.
+    /// Evaluates a filter on the segments of a state, to search vectors of a name where there is one.
     ///
     /// # Errors
     /// `Corrupt` and `Io` of a segment.
     pub(super) fn new(
         sieves: &Sieves,
         collection: u64,
-        state: &State,
-        predicate: &Arc<Predicate>,
+        (state, specs): (&State, &Specs),
+        (predicate, name): (&Arc<Predicate>, Option<usize>),
     ) -> Result<Filtered> {
-        let matches = state.matches(predicate);
+        let matches = state.matches(specs, predicate);
         let (segments, unindexed, stats) = (Vec::new(), BTreeSet::new(), FilterStats::default());
         let mut filtered = Filtered { segments, matches, unindexed, stats };
         for own in state.segments.iter().filter(|own| own.left.rows().count() > 0) {
@@ -306,7 +328,13 @@ impl Filtered {
             let left = matching.among(&own.left);
             stats.rows += u64::from(left.rows().count());
             if left.rows().count() > 0 {
-                filtered.segments.push(SegmentState { left, ..own.clone() });
+                filtered.segments.push(match name {
+                    Some(name) => {
+                        let of_index = matching.in_index(own, name, &left);
+                        own.among(name, left, of_index)
+                    }
+                    None => own.counted(left),
+                });
             }
         }
         Ok(filtered)
@@ -337,8 +365,7 @@ mod tests {
         };
         let rows = Arc::new(Sieve::from_sorted(1000, &[1, 500]).unwrap());
         for number in 0..100 {
-            let matching =
-                Matching { rows: rows.clone(), unindexed: BTreeSet::new(), last: Mutex::default() };
+            let matching = Matching::new(rows.clone(), BTreeSet::new(), false);
             sieves.keep(key(number), Arc::new(matching));
             assert!(sieves.get(&key(number)).is_some() && sieves.get(&key(1)).is_some() == (number > 0));
             assert!(sieves.bytes() <= 10_000 && memory.used(Part::Segments) >= sieves.bytes());

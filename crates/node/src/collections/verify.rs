@@ -10,7 +10,6 @@ use super::delta::State;
 use super::error::{Error, Result};
 use super::live::opening::{damaged, each_row, each_row_from, layout, manifest, newer_payload, point};
 use super::live::{Shared, Slot};
-use super::parts;
 use super::point::{Manifest, Place, TailPoint};
 use crate::rows::{Key, RowKind, Rows};
 use crate::segments::Layout;
@@ -50,14 +49,14 @@ fn compare(shared: &Shared, slot: &Slot, state: &State, progress: &dyn Progress)
     let from = Place { seq: layout.watermark.saturating_add(1), ordinal: 0 }.tail_key(collection);
     each_row_from(rows, from, Key::end(collection, RowKind::Tail), &mut |chunk| {
         for (key, value) in chunk {
-            let (place, TailPoint { id, payload, .. }) = point(key, value, &slot.spec)?;
+            let (place, TailPoint { id, payload, .. }) = point(key, value, &slot.specs)?;
             if let Some(why) = payload.and_then(|json| Payload::from_stored(json).err()) {
                 return Err(damaged(key, &format!("its payload is no JSON object: {why}")));
             }
             if place.seq > manifest.seq {
                 return Err(damaged(key, "the manifest counts fewer changes"));
             }
-            if parts::point_in_segments(state, &id)?.is_some() {
+            if state.place_in_segments(&id)?.is_some() {
                 return Err(damaged(key, "a segment has a point of its id, too"));
             }
             if !ids.insert(id) {
@@ -118,8 +117,8 @@ fn check_ids_of_segments(state: &State) -> Result<()> {
                 if twice {
                     return Err(Error::corrupt(format!(
                         "{} and {} have a point of the same id",
-                        own.segment.index.folder().display(),
-                        other.segment.index.folder().display()
+                        own.segment.folder().display(),
+                        other.segment.folder().display()
                     )));
                 }
             }

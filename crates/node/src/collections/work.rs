@@ -8,7 +8,7 @@ use stratann_payload::value::Update;
 
 use super::error::{Error, Result};
 use super::point::{PointBytes, id_bytes};
-use super::spec::Spec;
+use super::spec::{Specs, VectorsOf};
 use crate::rows::{BATCH_BYTES_MAX, ExternalId, ID_BYTES_MAX};
 
 /// Bytes of keys, checksums and lengths of a point that replaces another one: two keys of the tail, one of its place.
@@ -29,6 +29,26 @@ pub struct Upserted {
     pub repeated: u64,
     /// Ids whose point was left as it was, by a condition.
     pub skipped: u64,
+}
+
+/// Vectors of one name for the points of a change.
+#[derive(Clone, Copy, Debug)]
+pub struct GivenVectors<'a> {
+    /// The name; empty in a collection whose vectors have no names.
+    pub name: &'a str,
+    /// Components of the vectors that are there, one vector after another, little-endian.
+    pub vectors: &'a [u8],
+    /// Which points have a vector, one for each of them; `None` for all.
+    pub has: Option<&'a [bool]>,
+}
+
+/// What was done with the points whose vectors were to change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VectorsChanged {
+    /// Sequence number of the change.
+    pub seq: u64,
+    /// Points that were written again.
+    pub changed: u64,
 }
 
 /// Which points of an upsert are written.
@@ -91,12 +111,37 @@ impl Done {
     }
 }
 
+/// Records of vectors, one after another.
+#[derive(Debug, Default)]
+struct Records {
+    bytes: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+}
+
+impl Records {
+    fn push(&mut self, record: &[u8]) {
+        self.bytes.extend(record);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn get(&self, at: usize) -> Option<&[u8]> {
+        let from = at.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
+        self.bytes.get(from..*self.ends.get(at)?)
+    }
+}
+
+/// Vectors of a point by the places of their names: in place of earlier ones, or none any more.
+pub(super) type PartialVectors = Vec<(usize, Option<Vec<u8>>)>;
+
 /// What is to be done, checked.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) ids: Vec<ExternalId>,
-    /// A vector for each id; `None` to delete them.
-    pub(super) vectors: Option<Vec<u8>>,
+    /// The record of the vectors of each id; `None` to delete them.
+    records: Option<Records>,
+    /// Vectors of each id that are to change, those of other names stay.
+    pub(super) partial: Option<Vec<PartialVectors>>,
     /// Payloads as compact JSON: one for each id, or none at all.
     payloads: Vec<Option<Arc<[u8]>>>,
     /// Numbers of the changes that wrote the points: others are left alone. One for each id, or none at all.
@@ -114,37 +159,83 @@ pub(super) struct Work {
 impl Work {
     /// Points to write. Of several of an id the last one counts. `payloads` has JSON for each id, or nothing.
     pub(super) fn upsert(
-        spec: &Spec,
+        specs: &Specs,
         ids: &[ExternalId],
-        vectors: &[u8],
+        given: &[GivenVectors<'_>],
         payloads: &[Option<&[u8]>],
     ) -> Result<Work> {
         let count = ids.len();
         check_ids(ids)?;
-        let rows = spec.check_vectors(vectors, "vector")?;
-        if rows != count {
-            return Err(Error::bad_input(format!(
-                "{count} ids and {rows} vectors; give one vector for each id"
-            )));
+        let columns = check_given(specs, count, given)?;
+        if let (false, [all]) = (specs.has_names(), &columns[..]) {
+            check_only(all)?;
         }
         let payloads = check_payloads(payloads, count)?;
         let of_payloads = payloads.iter().flatten().map(|json| 4 + json.len() as u64).sum();
-        let bytes = check_size(ids, spec.row_bytes() as u64, of_payloads)?;
+        let record = |at: usize| {
+            let vectors: Vec<_> = columns.iter().map(|own| own.as_ref()?.get(at).copied()?).collect();
+            specs.record(&vectors)
+        };
+        let of_vectors = (0..count).map(|at| record(at).len() as u64).sum();
+        let bytes = check_size(ids, of_vectors, of_payloads)?;
         let kept = last_of_each(ids);
         let repeated = (count - kept.len()) as u64;
         let of_kept = kept.iter().filter_map(|at| payloads.get(*at).cloned()).collect();
         let mut work =
             Work { payloads: of_kept, repeated, ..Work::of_ids(Vec::with_capacity(kept.len()), bytes) };
-        let mut chosen = Vec::with_capacity(kept.len() * spec.row_bytes());
-        for (id, vector) in kept.into_iter().filter_map(|at| {
-            let bytes = at * spec.row_bytes()..(at + 1) * spec.row_bytes();
-            Some((ids.get(at)?, vectors.get(bytes)?))
-        }) {
+        let mut records = Records::default();
+        for (id, at) in kept.into_iter().filter_map(|at| Some((ids.get(at)?, at))) {
             work.ids.push(id.clone());
-            chosen.extend(vector);
+            records.push(&record(at));
         }
-        work.vectors = Some(chosen);
+        work.records = Some(records);
         Ok(work)
+    }
+
+    /// Points of which some vectors are to change. Of several of an id the last one counts.
+    pub(super) fn update_vectors(
+        specs: &Specs,
+        ids: &[ExternalId],
+        given: &[GivenVectors<'_>],
+    ) -> Result<Work> {
+        check_ids(ids)?;
+        if given.is_empty() {
+            return Err(Error::bad_input("there is no name of vectors to change; give one or more"));
+        }
+        let columns = check_given(specs, ids.len(), given)?;
+        if let (false, [all]) = (specs.has_names(), &columns[..]) {
+            check_only(all)?;
+        }
+        let of_vectors = given.iter().map(|own| own.vectors.len() as u64).sum();
+        let bytes = check_size(ids, of_vectors, 0)?;
+        let kept = last_of_each(ids);
+        let vectors = |at: usize| -> PartialVectors {
+            let own = columns.iter().enumerate();
+            let own = own.filter_map(|(name, own)| Some((name, own.as_ref()?.get(at)?.map(<[u8]>::to_vec))));
+            own.collect()
+        };
+        let partial = Some(kept.iter().map(|at| vectors(*at)).collect());
+        let ids = kept.into_iter().filter_map(|at| ids.get(at).cloned()).collect();
+        Ok(Work { partial, ..Work::of_ids(ids, bytes) })
+    }
+
+    /// The same with all vectors and payloads of the points, `points` of them.
+    ///
+    /// # Errors
+    /// `BadInput` for points that are too large together.
+    pub(super) fn whole(
+        &self,
+        points: impl Iterator<Item = Result<(Vec<u8>, Option<Arc<[u8]>>)>>,
+    ) -> Result<Work> {
+        let (mut records, mut payloads) = (Records::default(), Vec::with_capacity(self.ids.len()));
+        for point in points {
+            let (record, payload) = point?;
+            records.push(&record);
+            payloads.push(payload);
+        }
+        let of_payloads = payloads.iter().flatten().map(|json| 4 + json.len() as u64).sum();
+        let bytes = check_size(&self.ids, records.bytes.len() as u64, of_payloads)?;
+        Ok(Work { records: Some(records), payloads, ..Work::of_ids(self.ids.clone(), bytes) })
     }
 
     /// Ids to delete.
@@ -179,7 +270,8 @@ impl Work {
         let (payloads, expected) = (Vec::new(), Vec::new());
         Work {
             ids,
-            vectors: None,
+            records: None,
+            partial: None,
             payloads,
             expected,
             update: None,
@@ -212,14 +304,17 @@ impl Work {
 
     /// Whether it only deletes.
     pub(super) fn is_delete(&self) -> bool {
-        self.vectors.is_none() && self.update.is_none()
+        self.records.is_none() && !self.is_alone()
     }
 
-    /// The vector of an id, by its place in this change.
-    pub(super) fn vector(&self, at: usize) -> &[u8] {
-        let vectors = self.vectors.as_deref().unwrap_or_default();
-        let bytes = vectors.len() / self.ids.len().max(1);
-        vectors.get(at * bytes..(at + 1) * bytes).unwrap_or_default()
+    /// Whether it follows from points that are there, so that it is made by itself.
+    pub(super) fn is_alone(&self) -> bool {
+        self.update.is_some() || self.partial.is_some()
+    }
+
+    /// The record of the vectors of an id, by its place in this change.
+    pub(super) fn vectors(&self, at: usize) -> &[u8] {
+        self.records.as_ref().and_then(|records| records.get(at)).unwrap_or_default()
     }
 
     /// Bytes of an id and its payload, by its place in this change.
@@ -231,6 +326,73 @@ impl Work {
     /// The payload of an id, by its place in this change.
     pub(super) fn payload(&self, at: usize) -> Option<&Arc<[u8]>> {
         self.payloads.get(at)?.as_ref()
+    }
+}
+
+/// The vectors of one name, one for each id.
+type GivenColumn<'a> = Vec<Option<&'a [u8]>>;
+
+/// Checks vectors by name. Returns those of each name; `None` for a name that is not given.
+fn check_given<'a>(
+    specs: &Specs,
+    count: usize,
+    given: &[GivenVectors<'a>],
+) -> Result<Vec<Option<GivenColumn<'a>>>> {
+    let mut columns: Vec<Option<GivenColumn<'_>>> = vec![None; specs.count()];
+    for own in given {
+        let (name, spec) = specs.find(Some(own.name))?;
+        let of = VectorsOf { name, spec };
+        let column = check_column(of, count, own).map_err(|e| match own.name {
+            "" => e,
+            name => Error::bad_input(format!("vectors {name:?}: {}", e.message)),
+        })?;
+        let Some(place) = columns.get_mut(name) else { continue };
+        if place.replace(column).is_some() {
+            return Err(Error::bad_input(format!(
+                "vectors {:?} are given twice; give each name once",
+                own.name
+            )));
+        }
+    }
+    if !specs.has_names() && columns.iter().any(Option::is_none) {
+        return Err(Error::bad_input("there is no vector; give one or more"));
+    }
+    Ok(columns)
+}
+
+fn check_column<'a>(of: VectorsOf<'_>, count: usize, given: &GivenVectors<'a>) -> Result<GivenColumn<'a>> {
+    let expected = match given.has {
+        Some(has) if has.len() != count => {
+            return Err(Error::bad_input(format!(
+                "{count} ids, and {} say whether there is a vector; give one for each id",
+                has.len()
+            )));
+        }
+        Some(has) => has.iter().filter(|has| **has).count(),
+        None => count,
+    };
+    let rows = match (expected, given.vectors) {
+        (0, []) => 0,
+        _ => of.spec.check_vectors(given.vectors, "vector")?,
+    };
+    if rows != expected {
+        return Err(Error::bad_input(match given.has {
+            None => format!("{count} ids and {rows} vectors; give one vector for each id"),
+            Some(_) => format!("{expected} of the points are to have a vector, and there are {rows}"),
+        }));
+    }
+    let mut vectors = given.vectors.chunks_exact(of.spec.row_bytes());
+    let is_there = |at: usize| given.has.is_none_or(|has| has.get(at) == Some(&true));
+    Ok((0..count).map(|at| if is_there(at) { vectors.next() } else { None }).collect())
+}
+
+/// Refuses a point without the vector that each one has where vectors have no names.
+fn check_only(column: &Option<GivenColumn<'_>>) -> Result<()> {
+    match column.iter().flatten().position(Option::is_none) {
+        Some(at) => Err(Error::bad_input(format!(
+            "point {at} has no vector; only in a collection whose vectors have names may a point have none"
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -283,9 +445,9 @@ pub(super) fn row_bytes(id: &ExternalId, vector_bytes: u64) -> u64 {
     POINT_OVERHEAD + 2 * id_bytes(id) as u64 + vector_bytes
 }
 
-fn check_size(ids: &[ExternalId], vector_bytes: u64, payloads: u64) -> Result<u64> {
-    let of_rows = ids.iter().map(|id| row_bytes(id, vector_bytes)).sum::<u64>();
-    let bytes = GROUP_OVERHEAD + of_rows + payloads;
+fn check_size(ids: &[ExternalId], vectors: u64, payloads: u64) -> Result<u64> {
+    let of_rows = ids.iter().map(|id| row_bytes(id, 0)).sum::<u64>();
+    let bytes = GROUP_OVERHEAD + of_rows + vectors + payloads;
     if bytes > BATCH_BYTES_MAX {
         return Err(Error::bad_input(format!(
             "a batch of {} ids takes {bytes} bytes with its keys, {payloads} of them for payloads; give at most \
@@ -309,15 +471,20 @@ mod tests {
     use super::*;
     use stratann_kernel::{DType, Metric};
 
-    const SPEC: Spec = Spec { dim: 1, metric: Metric::L2, dtype: DType::U8, kind: None };
+    use crate::collections::spec::Spec;
+
+    fn upsert(ids: &[ExternalId], vectors: &[u8], payloads: &[Option<&[u8]>]) -> Result<Work> {
+        let spec = Spec { dim: 1, metric: Metric::L2, dtype: DType::U8, kind: None };
+        Work::upsert(&spec.into(), ids, &[GivenVectors { name: "", vectors, has: None }], payloads)
+    }
 
     #[test]
     fn the_last_point_of_an_id_counts() {
         let ids = [1, 2, 1, 3, 2].map(ExternalId::Number);
-        let work = Work::upsert(&SPEC, &ids, &[10, 20, 11, 30, 21], &[]).unwrap();
+        let work = upsert(&ids, &[10, 20, 11, 30, 21], &[]).unwrap();
         assert_eq!(work.ids, [1, 3, 2].map(ExternalId::Number));
-        assert_eq!((work.vectors.as_deref(), work.repeated), (Some(&[11, 30, 21][..]), 2));
-        assert_eq!((work.vector(1), work.vector(9)), (&[30][..], &[][..]));
+        assert_eq!([work.vectors(0), work.vectors(1), work.vectors(2)], [&[11][..], &[30], &[21]]);
+        assert_eq!((work.repeated, work.vectors(9)), (2, &[][..]));
         let work = Work::delete(&ids).unwrap();
         assert_eq!((work.ids.len(), work.is_delete()), (3, true));
     }
@@ -332,12 +499,12 @@ mod tests {
             (&ids[..], &[1, 2], "id 1: a string of 0 bytes"),
             (&[ExternalId::Text("x".repeat(256))], &[1], "a string of 256 bytes"),
         ] {
-            let error = Work::upsert(&SPEC, ids, vectors, &[]).unwrap_err();
+            let error = upsert(ids, vectors, &[]).unwrap_err();
             assert!(error.message.contains(why), "{error}");
         }
         let many: Vec<_> = (0..80_000).map(ExternalId::Number).collect();
         assert!(Work::delete(&many).unwrap_err().message.contains("at most 8388608"));
-        assert!(Work::upsert(&SPEC, &many, &vec![0; many.len()], &[]).is_err());
+        assert!(upsert(&many, &vec![0; many.len()], &[]).is_err());
     }
 
     #[test]
@@ -345,19 +512,19 @@ mod tests {
         let ids = [1, 2, 1].map(ExternalId::Number);
         let json = |text: &'static str| Some(text.as_bytes());
         let payloads = [json("{"), json(r#" {"b": 1, "a": [1.0 ]}"#), json("{}")];
-        let error = Work::upsert(&SPEC, &ids, &[1, 2, 3], &payloads).unwrap_err();
+        let error = upsert(&ids, &[1, 2, 3], &payloads).unwrap_err();
         assert!(error.message.starts_with("point 0: the payload is not JSON"), "{error}");
         let payloads = [None, payloads[1], payloads[2]];
-        let work = Work::upsert(&SPEC, &ids, &[1, 2, 3], &payloads).unwrap();
+        let work = upsert(&ids, &[1, 2, 3], &payloads).unwrap();
         assert_eq!(work.payload(0).map(|json| &**json), Some(&br#"{"a":[1.0],"b":1}"#[..]));
         assert_eq!((work.payload(1), work.payload(2)), (None, None));
-        assert_eq!(work.bytes, Work::upsert(&SPEC, &ids, &[1, 2, 3], &[]).unwrap().bytes + 4 + 17);
-        let error = Work::upsert(&SPEC, &ids, &[1, 2, 3], &payloads[..2]).unwrap_err();
+        assert_eq!(work.bytes, upsert(&ids, &[1, 2, 3], &[]).unwrap().bytes + 4 + 17);
+        let error = upsert(&ids, &[1, 2, 3], &payloads[..2]).unwrap_err();
         assert!(error.message.contains("3 ids and 2 payloads"), "{error}");
         let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(1_000_000));
         let (ids, payloads) =
             ((0..9).map(ExternalId::Number).collect::<Vec<_>>(), [Some(long.as_bytes()); 9]);
-        let error = Work::upsert(&SPEC, &ids, &[0; 9], &payloads).unwrap_err();
+        let error = upsert(&ids, &[0; 9], &payloads).unwrap_err();
         assert!(error.message.contains("9000108 of them for payloads"), "{error}");
     }
 }

@@ -7,10 +7,9 @@ use stratann_storage::input::open_regular;
 use stratann_storage::{Error, Progress, Result};
 
 use super::content::Content;
-use super::layout::SegmentEntry;
-use super::made::{Making, clear, write};
+use super::made::{Built, Making, clear};
 use super::merge::{Merged, Source, check_room, content_of, copy_payloads, ids_of, ordinals};
-use super::segment::{INDEX, VECTORS};
+use super::named::Files;
 
 /// Makes a segment with all rows of another one, of which dead ones have to be left as well, and with its newer
 /// payloads. Rows keep their places.
@@ -43,23 +42,43 @@ fn folded(
     let sources = &[source];
     let ordinals = ordinals(sources, progress)?;
     let older = source.segment.folder();
-    link_all(&older.join(INDEX), &folder.join(INDEX))?;
-    if source.segment.entry.vectors.is_some() {
-        link(&older.join(VECTORS), &folder.join(VECTORS))?;
+    let entries = source.segment.entry.all_indexes();
+    for own in &entries {
+        let has_names = own.places.is_some();
+        let (from, to) = (Files::of(older, own.name, has_names), Files::of(folder, own.name, has_names));
+        link_all(&from.index(), &to.index())?;
+        if own.vectors.is_some() {
+            link(&from.vectors(), &to.vectors())?;
+        }
     }
     let payloads = copy_payloads(sources, &ordinals, (folder, rows), progress)?;
-    let mut hashes = vec![0; rows as usize];
+    let mut hashes = vec![0u64; rows as usize];
     progress.stage("comparing vectors", rows, "rows");
-    source.segment.for_each_vector(progress, &mut |row, vector| {
-        let ordinal = ordinals.first().and_then(|own| own.get(row as usize)).copied().unwrap_or(u32::MAX);
-        let hash = hashes.get_mut(ordinal as usize);
-        hash.into_iter().for_each(|hash| *hash = Content::of_vector(vector));
-    })?;
+    for (name, of) in making.vectors.iter().enumerate() {
+        source.segment.for_each_vector(name, progress, &mut |row, vector| {
+            let ordinal = ordinals.first().and_then(|own| own.get(row as usize)).copied().unwrap_or(u32::MAX);
+            if let Some(sum) = hashes.get_mut(ordinal as usize) {
+                *sum = sum.wrapping_add(Content::of_named(&of.name, Content::of_vector(vector)));
+            }
+        })?;
+    }
     let before = content_of(sources, &hashes, &payloads)?;
-    let entry = write(folder, None, (ids_of(sources), &payloads), (making, before), progress)?;
+    let mut built = Built::new(folder, rows, making);
+    for own in &entries {
+        // Rows keep their places, so ordinals are what they were.
+        let with_it = source.segment.index(own.name).and_then(|index| index.segment_rows());
+        let with_it = with_it.map_or_else(|| (0..rows as u32).collect(), <[u32]>::to_vec);
+        built.add(own.name, (None, with_it), making, progress)?;
+    }
+    let mut entry = built.finish((ids_of(sources), &payloads), (making, before), progress)?;
     payloads.remove()?;
-    let measured_rows = source.segment.entry.measured_rows;
-    Ok(Merged { entry: SegmentEntry { measured_rows, ..entry }, ordinals })
+    // Curves are those that the index had.
+    let older = &source.segment.entry;
+    entry.measured_rows = older.measured_rows;
+    for own in &mut entry.indexes {
+        own.measured_rows = older.index_of(own.name).and_then(|older| older.measured_rows);
+    }
+    Ok(Merged { entry, ordinals })
 }
 
 /// Gives all files of a folder a second name in another one, which is made.

@@ -27,9 +27,11 @@ pub(crate) struct SegmentEntry {
     pub(crate) number: u64,
     /// 0 for a checkpoint, 1 for one between, 2 for the largest.
     pub(crate) level: u8,
-    /// Kind of its index.
+    /// Kind of its index; nothing where vectors have names.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) kind: String,
-    /// Identity of its index.
+    /// Identity of its index; nothing where vectors have names.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) build: String,
     /// Rows, dead ones included.
     pub(crate) rows: u64,
@@ -48,6 +50,54 @@ pub(crate) struct SegmentEntry {
     /// Rows of the segment on which its recall curves were measured, where they are those of another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) measured_rows: Option<u64>,
+    /// An index for each name of vectors that some row has, where vectors have names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) indexes: Vec<IndexEntry>,
+}
+
+/// An index of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IndexEntry {
+    /// Place of the name of its vectors in the order of names.
+    pub(crate) name: usize,
+    /// Kind of the index.
+    pub(crate) kind: String,
+    /// Identity of the index.
+    pub(crate) build: String,
+    /// Rows that have a vector of the name, dead ones included.
+    pub(crate) rows: u64,
+    /// Vectors as they were given, where the index has them turned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) vectors: Option<FileEntry>,
+    /// Which rows of the segment it has, where vectors have names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) places: Option<FileEntry>,
+    /// Rows on which its recall curves were measured, where they are those of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) measured_rows: Option<u64>,
+}
+
+impl SegmentEntry {
+    /// All indexes of the segment.
+    pub(crate) fn all_indexes(&self) -> Vec<IndexEntry> {
+        if self.kind.is_empty() {
+            return self.indexes.clone();
+        }
+        vec![IndexEntry {
+            name: 0,
+            kind: self.kind.clone(),
+            build: self.build.clone(),
+            rows: self.rows,
+            vectors: self.vectors.clone(),
+            places: None,
+            measured_rows: self.measured_rows,
+        }]
+    }
+
+    /// The index of the place of a name.
+    pub(crate) fn index_of(&self, name: usize) -> Option<IndexEntry> {
+        self.all_indexes().into_iter().find(|own| own.name == name)
+    }
 }
 
 /// Files of the payloads of a segment.
@@ -137,11 +187,12 @@ mod tests {
             build: "b".into(),
             rows: 9,
             payloads: Some(PayloadFiles { rows: file.clone(), generation: 1, index: file.clone() }),
-            ids: file,
+            ids: file.clone(),
             vectors: None,
             content: "0".into(),
             bytes: 12,
             measured_rows: Some(6),
+            indexes: Vec::new(),
         };
         let layout =
             Layout { watermark: 7, next_segment: 5, segments: vec![entry.clone()], ..Layout::default() };
@@ -153,6 +204,19 @@ mod tests {
         assert!(of_entry.remove("payloads").is_some() && of_entry.remove("measured_rows").is_some());
         let older = Layout::decode(&serde_json::to_vec(&older).unwrap()).unwrap();
         assert_eq!(older.segments[0], SegmentEntry { payloads: None, measured_rows: None, ..entry.clone() });
+        // Of a segment with names each index is named; those without say no word of that.
+        assert!(!String::from_utf8(layout.encode()).unwrap().contains("indexes"));
+        let one = IndexEntry { name: 3, places: Some(file.clone()), ..entry.index_of(0).unwrap() };
+        let named = SegmentEntry {
+            kind: String::new(),
+            build: String::new(),
+            measured_rows: None,
+            indexes: vec![one.clone()],
+            ..entry.clone()
+        };
+        assert_eq!((named.index_of(3), named.index_of(0)), (Some(one), None));
+        let of_names = Layout { segments: vec![named], ..layout.clone() };
+        assert_eq!(Layout::decode(&of_names.encode()), Some(of_names));
         for wrong in [
             Layout { next_segment: 4, ..layout.clone() },
             Layout { version: 2, ..layout.clone() },

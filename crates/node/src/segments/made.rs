@@ -6,13 +6,13 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use stratann_core::delta::Shape as VectorShape;
 use stratann_engine::build::{BuildOptions, OptionsByKind, build, choose};
 use stratann_engine::curve::Curve;
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::known::ON_DISK;
 use stratann_engine::manifest::Manifest;
-use stratann_kernel::{DType, Metric};
 use stratann_params::IndexKind;
 use stratann_payload::Schema;
 use stratann_storage::data_file::entry as file_entry;
@@ -22,26 +22,34 @@ use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::content::Content;
 use super::ids::{Entry, IdWriter};
-use super::layout::{PayloadFiles, SegmentEntry};
+use super::layout::{IndexEntry, PayloadFiles, SegmentEntry};
+use super::named::{Files, Places, damaged};
 use super::payloads::{self, NewPayloads};
-use super::segment::{IDS, INDEX, Segment, VECTORS, damaged};
+use super::segment::{IDS, Segment};
 
 /// A set of fewer rows is scanned: no other kind answers it with less work.
 const SCANNED_ROWS: u64 = 4096;
 /// Curves are measured again when there are this many times as many rows as they were measured on.
 const CURVES_TIMES: f64 = 1.5;
 
+/// How the index of a name of vectors is made.
+#[derive(Clone, Debug)]
+pub(crate) struct VectorsMaking {
+    /// The name; empty where vectors have none.
+    pub(crate) name: String,
+    /// Shape of a vector, and how vectors are compared.
+    pub(crate) shape: VectorShape,
+    /// Kind of the index; `None` to choose.
+    pub(crate) kind: Option<IndexKind>,
+    /// Curves of the largest segment.
+    pub(crate) curves: Option<Curves>,
+}
+
 /// How a segment is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Making {
-    /// Components of a vector.
-    pub(crate) dim: usize,
-    /// How vectors are compared.
-    pub(crate) metric: Metric,
-    /// Type of a component.
-    pub(crate) dtype: DType,
-    /// Kind of its index; `None` to choose.
-    pub(crate) kind: Option<IndexKind>,
+    /// How the index of each name is made.
+    pub(crate) vectors: Vec<VectorsMaking>,
     /// Its number.
     pub(crate) number: u64,
     /// Its level.
@@ -52,8 +60,6 @@ pub(crate) struct Making {
     pub(crate) ram_budget: Option<u64>,
     /// Fields whose values are indexed.
     pub(crate) schema: Arc<Schema>,
-    /// Curves of the largest segment.
-    pub(crate) curves: Option<Curves>,
 }
 
 /// Recall curves of a segment. Measuring them takes most of the time of a build of a hundred thousand rows, and rows of
@@ -68,12 +74,13 @@ pub(crate) struct Curves {
 }
 
 impl Curves {
-    /// The curves of a segment; `None` of one without.
-    pub(crate) fn of(segment: &Segment) -> Option<Curves> {
-        let curves = &segment.index.manifest().curves;
+    /// The curves of the index of a name in a segment; `None` of one without.
+    pub(crate) fn of(segment: &Segment, name: usize) -> Option<Curves> {
+        let (index, entry) = (segment.index(name)?, segment.entry.index_of(name)?);
+        let curves = &index.index.manifest().curves;
         (!curves.is_empty()).then(|| Curves {
-            kind: segment.entry.kind.clone(),
-            measured_rows: segment.entry.measured_rows.unwrap_or(segment.entry.rows),
+            measured_rows: entry.measured_rows.unwrap_or(entry.rows),
+            kind: entry.kind,
             curves: curves.clone().into(),
         })
     }
@@ -84,20 +91,37 @@ impl Curves {
     }
 }
 
-impl Making {
-    /// The curves that a segment takes over, if it does.
+impl VectorsMaking {
+    /// The curves that an index takes over, if it does.
     fn curves_for(&self, kind: &str, rows: u64) -> Option<&Curves> {
         self.curves.as_ref().filter(|own| own.fit(kind, rows))
+    }
+
+    /// So many vectors.
+    pub(super) fn rows(&self, rows: u64) -> Shape {
+        Shape { rows, dim: self.shape.dim, dtype: self.shape.dtype }
+    }
+}
+
+impl Making {
+    /// Whether vectors have names.
+    pub(super) fn has_names(&self) -> bool {
+        self.vectors.iter().any(|own| !own.name.is_empty())
+    }
+
+    /// Which vectors points have.
+    #[cfg(test)]
+    pub(super) fn shapes(&self) -> super::segment::VectorShapes {
+        super::segment::VectorShapes {
+            shapes: self.vectors.iter().map(|own| own.shape).collect(),
+            names: self.vectors.iter().map(|own| own.name.clone()).collect(),
+        }
     }
 
     /// The same with less memory for the build, as so many bytes are taken beside it; half of it is left at least.
     pub(super) fn beside(&self, taken: u64) -> Making {
         let ram_budget = self.ram_budget.map(|all| all - taken.min(all / 2));
         Making { ram_budget, ..self.clone() }
-    }
-
-    pub(super) fn shape(&self, rows: u64) -> Shape {
-        Shape { rows, dim: self.dim, dtype: self.dtype }
     }
 }
 
@@ -108,8 +132,8 @@ pub(crate) struct Point<'a> {
     pub(crate) id: Vec<u8>,
     /// Sequence number of the change that wrote it.
     pub(crate) seq: u64,
-    /// Its components.
-    pub(crate) vector: &'a [u8],
+    /// Its vectors, one for each name.
+    pub(crate) vectors: Vec<Option<&'a [u8]>>,
     /// Its payload as compact JSON.
     pub(crate) payload: Option<&'a [u8]>,
 }
@@ -137,16 +161,34 @@ pub(crate) fn from_points(
     making: &Making,
     progress: &dyn Progress,
 ) -> Result<SegmentEntry> {
-    let vectors: Vec<u8> = points.iter().flat_map(|point| point.vector).copied().collect();
     let mut before = Content::default();
     for point in points {
-        let hashes = (Content::of_vector(point.vector), point.payload.map(Content::of_payload));
+        let named = making.vectors.iter().zip(&point.vectors);
+        let hash = named.filter_map(|(of, vector)| {
+            vector.map(|vector| Content::of_named(&of.name, Content::of_vector(vector)))
+        });
+        let hashes = (hash.fold(0, u64::wrapping_add), point.payload.map(Content::of_payload));
         before.add(&point.id, point.seq, hashes);
     }
-    let reader = Reader::from_memory(making.shape(points.len() as u64), vectors)?;
-    let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
     clear(folder)?;
-    let written = write(folder, Some(&reader), (ids, &OfPoints(points)), (making, before), progress);
+    let make = || {
+        let mut built = Built::new(folder, points.len() as u64, making);
+        for (name, of) in making.vectors.iter().enumerate() {
+            let with_it = points.iter().zip(0u32..);
+            let with_it: Vec<(&[u8], u32)> = with_it
+                .filter_map(|(point, ordinal)| Some(((*point.vectors.get(name)?)?, ordinal)))
+                .collect();
+            let vectors: Vec<u8> = with_it.iter().flat_map(|(vector, _)| *vector).copied().collect();
+            let ordinals: Vec<u32> = with_it.into_iter().map(|(_, ordinal)| ordinal).collect();
+            if !ordinals.is_empty() {
+                let reader = Reader::from_memory(of.rows(ordinals.len() as u64), vectors)?;
+                built.add(name, (Some(&reader), ordinals), making, progress)?;
+            }
+        }
+        let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
+        built.finish((ids, &OfPoints(points)), (making, before), progress)
+    };
+    let written = make();
     if written.is_err() {
         let _ = std::fs::remove_dir_all(folder);
     }
@@ -162,79 +204,153 @@ pub(super) fn clear(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))
 }
 
-/// Builds the index of a segment, and writes its ids and payloads. `ids` are those of the rows of `reader`, in their
-/// order, and `before` is the content that they must have. Without a reader index and vectors are in the folder.
-pub(super) fn write(
-    folder: &Path,
-    reader: Option<&Reader>,
-    (ids, payloads): (impl Iterator<Item = Result<(Vec<u8>, u64)>>, &dyn NewPayloads),
-    (making, before): (&Making, Content),
-    progress: &dyn Progress,
-) -> Result<SegmentEntry> {
-    let path = folder.join(INDEX);
-    // An earlier attempt may have ended behind the index.
-    if let Some(reader) = reader.filter(|_| Manifest::read(&path).is_err()) {
-        build_index(reader, &path, making, progress)?;
+/// Indexes of a segment that is made, and what was read back from them.
+pub(super) struct Built<'a> {
+    folder: &'a Path,
+    rows: u64,
+    indexes: Vec<IndexEntry>,
+    /// Rows of the segment by ordinal: those of its index, or ordinals where vectors have names.
+    of_rows: Vec<u32>,
+    /// Sum of the vectors of each ordinal.
+    hashes: Vec<u64>,
+    /// Bytes of all files so far.
+    bytes: u64,
+}
+
+impl<'a> Built<'a> {
+    /// No index yet, of a segment with so many rows.
+    pub(super) fn new(folder: &'a Path, rows: u64, making: &Making) -> Built<'a> {
+        let of_rows = if making.has_names() { (0..rows as u32).collect() } else { Vec::new() };
+        Built { folder, rows, indexes: Vec::new(), of_rows, hashes: vec![0; rows as usize], bytes: 0 }
     }
-    let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
-    let rows = reader.map_or(index.manifest().rows, |reader| reader.shape().rows);
-    let vectors = || match reader {
-        Some(reader) => write_vectors(&folder.join(VECTORS), reader),
-        None => hashes_of(&folder.join(VECTORS), (rows, index.row_bytes())),
-    };
-    let vectors = (!index.keeps_vectors()).then(vectors).transpose()?;
-    let of_rows = match &vectors {
-        Some(hashes) => {
-            RowsByOrdinal { hashes: hashes.clone(), ..RowsByOrdinal::of(&index, folder, progress)? }
+
+    /// Builds the index of a name, of the rows with these ordinals, which ascend. Without a reader index and vectors
+    /// are in the folder.
+    ///
+    /// # Errors
+    /// A disk that is full or fails; memory; damage; an interruption.
+    pub(super) fn add(
+        &mut self,
+        name: usize,
+        (reader, ordinals): (Option<&Reader>, Vec<u32>),
+        making: &Making,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let Some(of) = making.vectors.get(name) else { return Ok(()) };
+        let (files, has_names) = (Files::of(self.folder, name, making.has_names()), making.has_names());
+        std::fs::create_dir_all(&files.folder).map_err(|e| Error::io("creating", &files.folder, &e))?;
+        let path = files.index();
+        // An earlier attempt may have ended behind the index.
+        if let Some(reader) = reader.filter(|_| Manifest::read(&path).is_err()) {
+            build_index(reader, &path, (making, of), progress)?;
         }
-        None => RowsByOrdinal::of(&index, folder, progress)?,
-    };
-    let payloads = payloads::write(folder, payloads, (&of_rows.rows, &making.schema), progress)?;
-    let (payloads, payload_hashes) = payloads.unzip();
-    let payload_hashes = payload_hashes.unwrap_or_default();
-    let mut writer = IdWriter::create(&folder.join(IDS), rows)?;
-    let mut after = Content::default();
-    let mut written = 0;
-    for (entry, (row, hash)) in ids.zip(of_rows.rows.iter().zip(&of_rows.hashes)) {
-        let (id, seq) = entry?;
-        after.add(&id, seq, (*hash, payload_hashes.get(*row as usize).copied().flatten()));
-        writer.push(&Entry { id, seq, row: *row })?;
-        written += 1;
+        let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
+        let rows = reader.map_or(index.manifest().rows, |reader| reader.shape().rows);
+        let vectors = || match reader {
+            Some(reader) => write_vectors(&files.vectors(), reader),
+            None => hashes_of(&files.vectors(), (rows, index.row_bytes())),
+        };
+        let vectors = (!index.keeps_vectors()).then(vectors).transpose()?;
+        let read = RowsByOrdinal::of(&index, self.folder, progress)?;
+        let hashes = vectors.as_ref().unwrap_or(&read.hashes);
+        if hashes.len() != ordinals.len() {
+            return Err(damaged(self.folder, "its index has other rows; nothing is published"));
+        }
+        for (ordinal, hash) in ordinals.iter().zip(hashes) {
+            if let Some(sum) = self.hashes.get_mut(*ordinal as usize) {
+                *sum = sum.wrapping_add(Content::of_named(&of.name, *hash));
+            }
+        }
+        let vectors = vectors.as_ref().map(|_| file_entry(&files.vectors())).transpose()?;
+        let places = if has_names {
+            Some(Places::new(ordinals, read.rows).write(&files)?)
+        } else {
+            self.of_rows = read.rows;
+            None
+        };
+        [&*path, &*files.folder].into_iter().try_for_each(sync_folder)?;
+        let manifest = index.manifest();
+        self.bytes += manifest.files.values().map(|file| file.bytes).sum::<u64>();
+        self.bytes += vectors.iter().chain(&places).map(|file| file.bytes).sum::<u64>();
+        self.indexes.push(IndexEntry {
+            name,
+            kind: manifest.kind.clone(),
+            build: manifest.build_id.to_string(),
+            rows,
+            vectors,
+            places,
+            measured_rows: of.curves_for(&manifest.kind, rows).map(|own| own.measured_rows),
+        });
+        Ok(())
     }
-    writer.finish()?;
-    if written != rows || after != before {
-        return Err(damaged(
-            folder,
-            "the points in it are others than those that went into it; nothing is published",
-        ));
+
+    /// Writes ids and payloads. `ids` are those of all rows, in their order, and `before` is the content that they must
+    /// have.
+    ///
+    /// # Errors
+    /// As [`Built::add`]; `Corrupt` for points that are others than those that went in.
+    pub(super) fn finish(
+        self,
+        (ids, payloads): (impl Iterator<Item = Result<(Vec<u8>, u64)>>, &dyn NewPayloads),
+        (making, before): (&Making, Content),
+        progress: &dyn Progress,
+    ) -> Result<SegmentEntry> {
+        let Built { folder, rows, indexes, of_rows, hashes, bytes } = self;
+        let payloads = payloads::write(folder, payloads, (&of_rows, &making.schema), progress)?;
+        let (payloads, payload_hashes) = payloads.unzip();
+        let payload_hashes = payload_hashes.unwrap_or_default();
+        let mut writer = IdWriter::create(&folder.join(IDS), rows)?;
+        let mut after = Content::default();
+        let mut written = 0;
+        for (entry, (row, hash)) in ids.zip(of_rows.iter().zip(&hashes)) {
+            let (id, seq) = entry?;
+            after.add(&id, seq, (*hash, payload_hashes.get(*row as usize).copied().flatten()));
+            writer.push(&Entry { id, seq, row: *row })?;
+            written += 1;
+        }
+        writer.finish()?;
+        if written != rows || after != before {
+            return Err(damaged(
+                folder,
+                "the points in it are others than those that went into it; nothing is published",
+            ));
+        }
+        let parent = folder.parent().unwrap_or(folder);
+        [folder, parent].into_iter().try_for_each(sync_folder)?;
+        let ids = file_entry(&folder.join(IDS))?;
+        let bytes = bytes + ids.bytes + payloads.as_ref().map_or(0, PayloadFiles::bytes);
+        let mut entry = SegmentEntry {
+            number: making.number,
+            level: making.level,
+            kind: String::new(),
+            build: String::new(),
+            rows,
+            ids,
+            vectors: None,
+            payloads,
+            content: after.to_text(),
+            bytes,
+            measured_rows: None,
+            indexes,
+        };
+        if !making.has_names()
+            && let Some(only) = entry.indexes.pop()
+        {
+            let IndexEntry { kind, build, vectors, measured_rows, .. } = only;
+            entry = SegmentEntry { kind, build, vectors, measured_rows, ..entry };
+        }
+        Ok(entry)
     }
-    let parent = folder.parent().unwrap_or(folder);
-    [&*path, folder, parent].into_iter().try_for_each(sync_folder)?;
-    let ids = file_entry(&folder.join(IDS))?;
-    let vectors = vectors.map(|_| file_entry(&folder.join(VECTORS))).transpose()?;
-    let manifest = index.manifest();
-    let files = manifest.files.values().map(|file| file.bytes).sum::<u64>();
-    Ok(SegmentEntry {
-        number: making.number,
-        level: making.level,
-        kind: manifest.kind.clone(),
-        build: manifest.build_id.to_string(),
-        rows,
-        bytes: files
-            + ids.bytes
-            + vectors.as_ref().map_or(0, |file| file.bytes)
-            + payloads.as_ref().map_or(0, PayloadFiles::bytes),
-        ids,
-        vectors,
-        payloads,
-        content: after.to_text(),
-        measured_rows: making.curves_for(&manifest.kind, rows).map(|own| own.measured_rows),
-    })
 }
 
 /// Builds the index, or goes on with a build that was begun.
-fn build_index(reader: &Reader, path: &Path, making: &Making, progress: &dyn Progress) -> Result<()> {
-    let options = build_options(reader, making, progress)?;
+fn build_index(
+    reader: &Reader,
+    path: &Path,
+    (making, of): (&Making, &VectorsMaking),
+    progress: &dyn Progress,
+) -> Result<()> {
+    let options = build_options(reader, (making, of), progress)?;
     let resumed = build(reader, path, &BuildOptions { resume: true, ..options.clone() }, progress);
     match resumed {
         // It was begun with other options, or by another version.
@@ -248,19 +364,23 @@ fn build_index(reader: &Reader, path: &Path, making: &Making, progress: &dyn Pro
 }
 
 /// The options of a build, and its kind.
-fn build_options(reader: &Reader, making: &Making, progress: &dyn Progress) -> Result<BuildOptions> {
+fn build_options(
+    reader: &Reader,
+    (making, of): (&Making, &VectorsMaking),
+    progress: &dyn Progress,
+) -> Result<BuildOptions> {
     let common = BuildOptions {
         threads: making.threads,
         ram_budget: making.ram_budget,
-        ..BuildOptions::new(IndexKind::Flat, making.metric)
+        ..BuildOptions::new(IndexKind::Flat, of.shape.metric)
     };
     let by_kind = OptionsByKind::default();
-    let kind = match making.kind {
+    let kind = match of.kind {
         _ if reader.shape().rows < SCANNED_ROWS => IndexKind::Flat,
         Some(kind) => kind,
         None => choose(reader, &ON_DISK, &by_kind, &common, progress)?.kind,
     };
-    let known = making.curves_for(kind.name(), reader.shape().rows);
+    let known = of.curves_for(kind.name(), reader.shape().rows);
     let common = match known {
         Some(own) => BuildOptions { calibration_queries: 0, curves: Some(own.curves.clone()), ..common },
         None => common,

@@ -14,10 +14,11 @@ use stratann_storage::{Error, ErrorKind, Progress, Result};
 use super::content::Content;
 use super::ids::{Entries, Entry};
 use super::layout::SegmentEntry;
-use super::made::{Making, clear, write};
+use super::made::{Built, Making, VectorsMaking, clear};
+use super::named::{Files, damaged};
 use super::overlay::Overlay;
 use super::payloads::Copied;
-use super::segment::{Segment, damaged};
+use super::segment::Segment;
 use super::unfinished::Unfinished;
 
 /// Header of a file of vectors: rows and components.
@@ -53,7 +54,7 @@ pub(crate) fn merge(
     progress: &dyn Progress,
 ) -> Result<Merged> {
     let rows: u64 = sources.iter().map(|source| u64::from(source.left.count())).sum();
-    let row_bytes = making.shape(rows).row_bytes() as u64;
+    let row_bytes: u64 = making.vectors.iter().map(|of| of.rows(1).row_bytes() as u64).sum();
     let of = |source: &&Source| (source.segment.entry.number, source.left.clone());
     let begun = Unfinished { level: making.level, sources: sources.iter().map(of).collect() };
     if Unfinished::read(folder).is_none_or(|found| found != begun) {
@@ -79,20 +80,52 @@ fn merge_begun(
     progress: &dyn Progress,
 ) -> Result<Merged> {
     let mut ordinals = ordinals(sources, progress)?;
-    let path = folder.join(format!("vectors.tmp.{}", suffix(making)));
-    let hashes = copy_vectors(sources, &ordinals, (&path, making, rows), progress)?;
     let payloads = copy_payloads(sources, &ordinals, (folder, rows), progress)?;
-    let before = content_of(sources, &hashes, &payloads)?;
-    drop(hashes);
-    let reader = Reader::open(&path)?;
     let rows_of_sources: u64 = ordinals.iter().map(|own| own.len() as u64).sum();
     let making = making.beside(4 * rows_of_sources + payloads.memory_bytes());
-    let entry = write(folder, Some(&reader), (ids_of(sources), &payloads), (&making, before), progress)?;
+    let mut built = Built::new(folder, rows, &making);
+    let mut hashes = vec![0u64; rows as usize];
+    for (name, of) in making.vectors.iter().enumerate() {
+        let own = places_of(sources, &ordinals, (name, rows, making.has_names()));
+        if own.is_empty() {
+            continue;
+        }
+        let files = Files::of(folder, name, making.has_names());
+        std::fs::create_dir_all(&files.folder).map_err(|e| Error::io("creating", &files.folder, &e))?;
+        let path = files.folder.join(format!("vectors.tmp.{}", suffix(of)));
+        let copied = (&*ordinals, &*own, &mut *hashes);
+        copy_vectors(sources, copied, (&path, (name, of)), progress)?;
+        let reader = Reader::open(&path)?;
+        built.add(name, (Some(&reader), own), &making, progress)?;
+        drop(reader);
+        std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
+    }
+    let before = content_of(sources, &hashes, &payloads)?;
+    drop(hashes);
+    let entry = built.finish((ids_of(sources), &payloads), (&making, before), progress)?;
     payloads.remove()?;
-    std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
     Unfinished::remove(folder)?;
     ordinals.iter_mut().for_each(Vec::shrink_to_fit);
     Ok(Merged { entry, ordinals })
+}
+
+/// Ordinals of the rows of a merged segment that have a vector of a name, ascending.
+fn places_of(
+    sources: &[&Source],
+    ordinals: &[Vec<u32>],
+    (name, rows, has_names): (usize, u64, bool),
+) -> Vec<u32> {
+    if !has_names {
+        return (0..rows as u32).collect();
+    }
+    let mut own = Vec::new();
+    for (source, ordinals) in sources.iter().zip(ordinals) {
+        let index = source.segment.index(name);
+        let with_it = index.and_then(|index| index.segment_rows()).unwrap_or_default();
+        own.extend(with_it.iter().map(|row| of_row(ordinals, *row)).filter(|ordinal| *ordinal != u32::MAX));
+    }
+    own.sort_unstable();
+    own
 }
 
 /// What the points of all sources are, by the hashes of their vectors and payloads in the order of their ids.
@@ -127,8 +160,8 @@ pub(super) fn check_room(folder: &Path, needed: u64) -> Result<()> {
     }
 }
 
-fn suffix(making: &Making) -> &'static str {
-    match making.dtype {
+fn suffix(of: &VectorsMaking) -> &'static str {
+    match of.shape.dtype {
         stratann_kernel::DType::F32 => "fbin",
         stratann_kernel::DType::F16 => "f16bin",
         stratann_kernel::DType::U8 => "u8bin",
@@ -144,7 +177,7 @@ pub(super) fn ordinals(sources: &[&Source], progress: &dyn Progress) -> Result<V
     for (next, ordinal) in MergedIds::of(sources).zip(0u32..) {
         let (source, entry) = next?;
         if ordinal > 0 && entry.id == last {
-            let folder = sources[source].segment.index.folder();
+            let folder = sources[source].segment.folder();
             return Err(damaged(folder, "an id in it is in another segment, too"));
         }
         if ordinal % 4096 == 0 {
@@ -158,34 +191,37 @@ pub(super) fn ordinals(sources: &[&Source], progress: &dyn Progress) -> Result<V
     Ok(ordinals)
 }
 
-/// Writes the vectors of all sources in the order of their ids. Returns the hash of each.
+/// Writes the vectors of a name of all sources in the order of their ids, and adds them to the sum of each ordinal.
+/// `own` are the ordinals that have one.
 fn copy_vectors(
     sources: &[&Source],
-    ordinals: &[Vec<u32>],
-    (path, making, rows): (&Path, &Making, u64),
+    (ordinals, own, hashes): (&[Vec<u32>], &[u32], &mut [u64]),
+    (path, (name, of)): (&Path, (usize, &VectorsMaking)),
     progress: &dyn Progress,
-) -> Result<Vec<u64>> {
-    let row_bytes = making.shape(rows).row_bytes() as u64;
+) -> Result<()> {
+    let (rows, row_bytes) = (own.len() as u64, of.rows(1).row_bytes() as u64);
     let failed = |e: std::io::Error| Error::io("writing", path, &e);
     let file = File::create(path).map_err(failed)?;
-    let header = [(rows as u32).to_le_bytes(), (making.dim as u32).to_le_bytes()].concat();
+    let header = [(rows as u32).to_le_bytes(), (of.shape.dim as u32).to_le_bytes()].concat();
     file.write_all_at(&header, 0).map_err(failed)?;
-    let mut hashes = vec![0; rows as usize];
+    let is_all = own.len() == hashes.len();
     progress.stage("copying vectors", rows, "rows");
     for (source, ordinals) in sources.iter().zip(ordinals) {
-        let mut written = Ok(());
-        source.segment.for_each_vector(progress, &mut |row, vector| {
-            let ordinal = ordinals.get(row as usize).copied().unwrap_or(u32::MAX);
-            let Some(hash) = hashes.get_mut(ordinal as usize) else { return };
-            *hash = Content::of_vector(vector);
-            if written.is_ok() {
-                written = file.write_all_at(vector, HEADER_BYTES + u64::from(ordinal) * row_bytes);
+        let (mut written, mut count) = (Ok(()), 0);
+        source.segment.for_each_vector(name, progress, &mut |row, vector| {
+            let ordinal = of_row(ordinals, row);
+            let Some(sum) = hashes.get_mut(ordinal as usize) else { return };
+            *sum = sum.wrapping_add(Content::of_named(&of.name, Content::of_vector(vector)));
+            let place = if is_all { Some(ordinal as usize) } else { own.binary_search(&ordinal).ok() };
+            if let (Ok(()), Some(place)) = (&written, place) {
+                written = file.write_all_at(vector, HEADER_BYTES + place as u64 * row_bytes);
+                count += 1;
             }
         })?;
         written.map_err(failed)?;
-        progress.advance(u64::from(source.left.count()));
+        progress.advance(count);
     }
-    Ok(hashes)
+    Ok(())
 }
 
 /// The place of a row among those of a merged segment; none that exists for a dead one.

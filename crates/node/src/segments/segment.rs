@@ -1,8 +1,6 @@
 //! An open segment.
 
-use std::fs::File;
 use std::ops::Deref;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,32 +8,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use roaring::RoaringBitmap;
 use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
-use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
-use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_payload::index::{Evaluated, RowFacts};
 use stratann_payload::{IdValue, Predicate, Schema};
-use stratann_storage::budget::Account;
-use stratann_storage::data_file::{FileEntry, open_file};
+use stratann_storage::data_file::open_file;
 use stratann_storage::durable::sync_folder;
-use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
+use stratann_storage::{ErrorKind, Progress, Quiet, Result};
 
 use super::content::Content;
 use super::ids::{IdTable, Place};
 use super::layout::SegmentEntry;
+use super::named::{IndexTables, NamedIndex, damaged, missing};
 use super::payloads::{self, Payloads};
-use super::scanned::ScannedRows;
 use crate::rows::ExternalId;
 
 /// Most searches that warm a segment.
 const WARMING_QUERIES: u64 = 2000;
 
-/// Folder of the index of a segment.
-pub(super) const INDEX: &str = "index";
 /// File of the ids.
 pub(super) const IDS: &str = "ids.bin";
-/// File of vectors as they were given.
-pub(super) const VECTORS: &str = "vectors.bin";
 
 /// Segments with fewer bytes are in memory whatever the budget, unless a quota is less: a read of each costs a query
 /// more than they take.
@@ -77,14 +68,21 @@ pub(crate) struct Segment {
     of_payloads: Option<Box<dyn TakenMemory>>,
 }
 
+/// Which vectors the points of a segment have.
+#[derive(Clone, Debug)]
+pub(crate) struct VectorShapes {
+    /// Shape of the vectors of each name.
+    pub(crate) shapes: Vec<Shape>,
+    /// The names; one that is empty where vectors have none.
+    pub(crate) names: Vec<String>,
+}
+
 /// What two segments share that differ by the index of their payloads.
 pub(crate) struct Core {
-    /// The index, in which ids are ordinals.
-    pub(crate) index: Index,
-    /// The rows in memory, of a checkpoint.
-    pub(crate) scanned: Option<ScannedRows>,
+    /// The index of each name of vectors that some row has.
+    pub(crate) indexes: Vec<Option<NamedIndex>>,
+    names: Vec<String>,
     ids: IdTable,
-    vectors: Option<File>,
     folder: PathBuf,
     is_obsolete: AtomicBool,
     memory: Box<dyn TakenMemory>,
@@ -106,12 +104,10 @@ impl Segment {
     pub(crate) fn open(
         folder: &Path,
         entry: &SegmentEntry,
-        (shape, memory): (Shape, &dyn SegmentMemory),
+        (vectors, memory): (&VectorShapes, &dyn SegmentMemory),
     ) -> Result<Segment> {
-        let row_bytes = shape.dim * shape.dtype.size();
-        let Tables { mut ids, payloads, in_memory, bytes, mut usable, resident } =
-            Tables::read(folder, entry, &shape)?;
-        let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
+        let Tables { mut ids, payloads, indexes, in_memory, bytes, usable, resident } =
+            Tables::read(folder, entry, vectors)?;
         let beside = if in_memory > 0 { ids.pages_bytes() } else { usable + ids.pages_bytes() };
         // The rows of a checkpoint are scanned from the disk where there is no room for them.
         let taken = match memory.take(bytes, in_memory + resident, beside - resident) {
@@ -120,8 +116,9 @@ impl Segment {
         }?;
         let mut cache_budget = taken.cache_bytes();
         let is_in_memory = in_memory > 0 && cache_budget >= in_memory;
+        let usable = if is_in_memory { 0 } else { usable };
         if is_in_memory {
-            (cache_budget, usable) = (cache_budget - in_memory, 0);
+            cache_budget -= in_memory;
         }
         let all = usable + ids.pages_bytes();
         // A result needs its id. Where not all fits, the pages of ids are read one by one.
@@ -129,20 +126,20 @@ impl Segment {
             ids.load().map_err(missing)?;
             cache_budget = usable;
         }
-        let path = folder.join(INDEX);
-        let search_reserve = Reserve::default();
-        let options =
-            OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
-        let mut index = Index::open(&path, options).map_err(missing)?;
-        if usable > 0 && cache_budget >= usable && !index.make_resident(&Quiet)? {
-            index.preload(&Quiet)?;
+        let mut open: Vec<Option<NamedIndex>> = vectors.names.iter().map(|_| None).collect();
+        let count = indexes.len().max(1) as u64;
+        for own in indexes {
+            // Each has its share of what there is.
+            let share = u128::from(cache_budget) * u128::from(own.usable) / u128::from(usable.max(1));
+            let share = if usable > 0 { share as u64 } else { cache_budget / count };
+            if let Some(place) = open.get_mut(own.entry.name) {
+                *place = Some(own.open(share, is_in_memory)?);
+            }
         }
-        let scanned = if is_in_memory { ScannedRows::load(&index, shape)? } else { None };
         let core = Core {
-            index,
-            scanned,
+            indexes: open,
+            names: vectors.names.clone(),
             ids,
-            vectors: vectors.transpose()?,
             folder: folder.into(),
             is_obsolete: false.into(),
             memory: taken,
@@ -184,16 +181,16 @@ impl Segment {
     ///
     /// # Errors
     /// As [`Segment::open`].
-    pub(crate) fn needed_bytes(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<u64> {
-        Ok(Tables::read(folder, entry, shape)?.bytes)
+    pub(crate) fn needed_bytes(folder: &Path, entry: &SegmentEntry, vectors: &VectorShapes) -> Result<u64> {
+        Ok(Tables::read(folder, entry, vectors)?.bytes)
     }
 
     /// Bytes that a segment needs at least to be opened where no quota is less.
     ///
     /// # Errors
     /// As [`Segment::open`].
-    pub(crate) fn opening_bytes(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<u64> {
-        let Tables { bytes, resident, .. } = Tables::read(folder, entry, shape)?;
+    pub(crate) fn opening_bytes(folder: &Path, entry: &SegmentEntry, vectors: &VectorShapes) -> Result<u64> {
+        let Tables { bytes, resident, .. } = Tables::read(folder, entry, vectors)?;
         Ok(bytes + resident)
     }
 
@@ -208,8 +205,28 @@ impl Segment {
     }
 
     /// Its folder.
-    pub(super) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.core.folder
+    }
+
+    /// The index of a name of vectors, if some row has one.
+    pub(crate) fn index(&self, name: usize) -> Option<&NamedIndex> {
+        self.indexes.get(name)?.as_ref()
+    }
+
+    /// How many rows have a vector of a name, dead ones included.
+    pub(crate) fn rows_with(&self, name: usize) -> u64 {
+        self.index(name).map_or(0, NamedIndex::rows)
+    }
+
+    /// All rows, as a set of which some can be left out.
+    pub(crate) fn all_rows(&self) -> Sieve {
+        Sieve::all(self.entry.rows as u32)
+    }
+
+    /// Bytes of the caches of its indexes.
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        self.indexes.iter().flatten().map(|own| own.index.cached_bytes()).sum()
     }
 
     /// Its ids.
@@ -263,51 +280,58 @@ impl Segment {
         ExternalId::decode(id).ok_or_else(|| damaged(&self.folder, "a row has an id that is none"))
     }
 
-    /// The vector of a row, as it was given.
+    /// The vectors of a point as they were given, one for each name.
     ///
     /// # Errors
     /// `Corrupt` and `Io`.
-    pub(crate) fn vector(&self, place: Place) -> Result<Vec<u8>> {
-        match &self.vectors {
-            None => self.index.vector_of(place.row),
-            Some(file) => {
-                let mut vector = vec![0; self.index.row_bytes()];
-                let at = u64::from(place.ordinal) * vector.len() as u64;
-                let path = self.folder.join(VECTORS);
-                file.read_exact_at(&mut vector, at).map_err(|e| Error::io("reading", &path, &e))?;
-                Ok(vector)
-            }
-        }
+    pub(crate) fn vectors(&self, place: Place) -> Result<Vec<Option<Vec<u8>>>> {
+        let of = |own: &Option<NamedIndex>| own.as_ref().map_or(Ok(None), |own| own.vector(place));
+        self.indexes.iter().map(of).collect()
     }
 
-    /// The vector of an ordinal, as it was given.
+    /// The vector of a name that is the n-th in the order of ids, as it was given.
     ///
     /// # Errors
     /// `Corrupt` and `Io`.
-    pub(crate) fn vector_at(&self, ordinal: u64) -> Result<Vec<u8>> {
+    pub(crate) fn nth_vector(&self, name: usize, number: u64) -> Result<Vec<u8>> {
+        let lacking = || damaged(&self.folder, "it lacks a vector");
+        let index = self.index(name).ok_or_else(lacking)?;
+        let ordinal = index.ordinal(number);
         let entry = self.ids.entry(ordinal)?;
-        self.vector(Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq })
+        let place = Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq };
+        index.vector(place)?.ok_or_else(lacking)
     }
 
-    /// Reads into the cache what searches read, up to so many bytes, so that the first queries of a new segment wait no
-    /// longer than those of the ones that it replaces. Rows of the segment stand for queries.
+    /// Reads into the caches what searches read, up to so many bytes, so that the first queries of a new segment wait
+    /// no longer than those of the ones that it replaces. Rows of the segment stand for queries.
     ///
     /// # Errors
     /// `Corrupt` and `Io`; an interruption.
     pub(crate) fn warm(&self, bytes: u64, progress: &dyn Progress) -> Result<()> {
-        let before = self.index.cached_bytes();
-        let wanted = bytes.min(self.index.block_cache_bytes());
-        let queries = WARMING_QUERIES.min(self.rows());
-        let cached = || self.index.cached_bytes().saturating_sub(before);
+        let most: u64 = self.indexes.iter().flatten().map(|own| own.index.block_cache_bytes()).sum();
+        for name in 0..self.indexes.len() {
+            let own = self.index(name).map_or(0, |own| own.index.block_cache_bytes());
+            let share = u128::from(bytes.min(most)) * u128::from(own) / u128::from(most.max(1));
+            self.warm_index(name, share as u64, progress)?;
+        }
+        Ok(())
+    }
+
+    fn warm_index(&self, name: usize, bytes: u64, progress: &dyn Progress) -> Result<()> {
+        let Some(own) = self.index(name) else { return Ok(()) };
+        let (index, rows) = (&own.index, own.rows());
+        let before = index.cached_bytes();
+        let queries = WARMING_QUERIES.min(rows);
+        let cached = || index.cached_bytes().saturating_sub(before);
         for query in 0..queries {
             // A kind that scans caches nothing.
             let is_scanned = query >= 8 && cached() == 0;
-            if self.index.is_resident() || is_scanned || cached() >= wanted {
+            if index.is_resident() || is_scanned || cached() >= bytes {
                 break;
             }
             progress.check_interrupted()?;
-            let vector = self.vector_at(query * self.rows() / queries)?;
-            self.index.search(&vector, &SearchOptions::default(), &Quiet)?;
+            let vector = self.nth_vector(name, query * rows / queries)?;
+            index.search(&vector, &SearchOptions::default(), &Quiet)?;
         }
         Ok(())
     }
@@ -353,27 +377,17 @@ impl Segment {
         }
     }
 
-    /// Shows the vector of every row to `see`, as it was given.
+    /// Shows every vector of a name to `see` with its row, as it was given.
     ///
     /// # Errors
     /// `Corrupt` and `Io`; an interruption.
     pub(super) fn for_each_vector(
         &self,
+        name: usize,
         progress: &dyn Progress,
         see: &mut (dyn FnMut(u32, &[u8]) + Send),
     ) -> Result<()> {
-        if self.vectors.is_none() {
-            return self.index.for_each_row(progress, &mut |row| see(row.number, row.vector));
-        }
-        for (entry, ordinal) in self.ids.from(0).zip(0..) {
-            if ordinal % 1024 == 0 {
-                progress.check_interrupted()?;
-            }
-            let entry = entry?;
-            let place = Place { ordinal, row: entry.row, seq: entry.seq };
-            see(entry.row, &self.vector(place)?);
-        }
-        Ok(())
+        self.index(name).map_or(Ok(()), |index| index.for_each_vector(&self.ids, progress, see))
     }
 
     /// Reads all rows, and compares them with what the rows of the collection say of them. Returns how many are left.
@@ -381,14 +395,17 @@ impl Segment {
     /// # Errors
     /// `Corrupt` for the first difference, which names the folder; `Io`; an interruption.
     pub(crate) fn verify(&self, left: &Sieve, progress: &dyn Progress) -> Result<u64> {
-        let mut hashes = vec![0; self.rows() as usize];
-        let mut seen = 0;
-        self.for_each_vector(progress, &mut |row, vector| {
-            if let Some(hash) = hashes.get_mut(row as usize) {
-                *hash = Content::of_vector(vector);
-                seen += 1;
-            }
-        })?;
+        let mut hashes = vec![0u64; self.rows() as usize];
+        let (mut seen, mut expected) = (0, 0);
+        for (name, text) in self.names.iter().enumerate() {
+            expected += self.rows_with(name);
+            self.for_each_vector(name, progress, &mut |row, vector| {
+                if let Some(hash) = hashes.get_mut(row as usize) {
+                    *hash = hash.wrapping_add(Content::of_named(text, Content::of_vector(vector)));
+                    seen += 1;
+                }
+            })?;
+        }
         let files = self.entry.payloads.as_ref();
         let payloads = files.map(|files| payloads::verify(&self.folder, files, self.rows())).transpose()?;
         let payloads = payloads.unwrap_or_default();
@@ -408,7 +425,7 @@ impl Segment {
                 progress.check_interrupted()?;
             }
         }
-        if seen != self.rows() || ids != self.rows() || all.to_text() != self.entry.content {
+        if seen != expected || ids != self.rows() || all.to_text() != self.entry.content {
             return Err(damaged(&self.folder, "its points are others than those that it was made of"));
         }
         Ok(rows_left)
@@ -424,21 +441,25 @@ impl Segment {
 struct Tables {
     ids: IdTable,
     payloads: Option<Payloads>,
+    indexes: Vec<IndexTables>,
     /// Bytes of the rows of a checkpoint in memory, if there is room for them.
     in_memory: u64,
     /// Bytes that it needs.
     bytes: u64,
-    /// Bytes of the index that queries read.
+    /// Bytes of the indexes that queries read.
     usable: u64,
     /// Bytes of these and of the pages of ids that are in memory whatever the budget, but within a quota.
     resident: u64,
 }
 
 impl Tables {
-    fn read(folder: &Path, entry: &SegmentEntry, shape: &Shape) -> Result<Tables> {
-        let (_, manifest) = Manifest::read(&folder.join(INDEX)).map_err(missing)?;
-        if manifest.build_id.to_string() != entry.build || manifest.rows != entry.rows {
-            return Err(damaged(folder, "its index is another one than the collection names"));
+    fn read(folder: &Path, entry: &SegmentEntry, vectors: &VectorShapes) -> Result<Tables> {
+        let mut indexes = Vec::new();
+        for own in entry.all_indexes() {
+            let shape = vectors.shapes.get(own.name).copied();
+            let shape =
+                shape.ok_or_else(|| damaged(folder, "it has vectors of a name that does not exist"))?;
+            indexes.push(IndexTables::read(folder, (&own, shape), entry.level == 0)?);
         }
         open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
         let ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
@@ -447,24 +468,14 @@ impl Tables {
         }
         let payloads = entry.payloads.as_ref().map(|files| Payloads::open(folder, files, entry.rows));
         let payloads = payloads.transpose().map_err(missing)?;
-        let in_memory = if entry.level == 0 { ScannedRows::bytes(shape, entry.rows) } else { 0 };
-        let usable = CacheBudget::usable_bytes(&manifest);
+        let sum = |of: fn(&IndexTables) -> u64| indexes.iter().map(of).sum::<u64>();
+        let (in_memory, usable) = (sum(|own| own.in_memory), sum(|own| own.usable));
         // What is read of a checkpoint in memory are vectors of single points.
         let read = if in_memory > 0 { 0 } else { usable };
         let resident = if read <= RESIDENT_BYTES { read + ids.pages_bytes() } else { 0 };
-        // The program is set aside once, for all segments.
-        let index = manifest.planned_account(0).total() - Account::new().total();
         let of_payloads = payloads.as_ref().map_or(0, Payloads::memory_bytes);
-        let bytes = index + ids.bytes() + of_payloads;
-        Ok(Tables { ids, payloads, in_memory, bytes, usable, resident })
-    }
-}
-
-/// A file that is missing is damage.
-fn missing(e: Error) -> Error {
-    match e.kind {
-        ErrorKind::BadInput => Error::corrupt(e.message),
-        _ => e,
+        let bytes = sum(|own| own.bytes) + ids.bytes() + of_payloads;
+        Ok(Tables { ids, payloads, indexes, in_memory, bytes, usable, resident })
     }
 }
 
@@ -474,12 +485,12 @@ impl RowFacts for Segment {
     }
 
     fn rows_with_vector(&self, name: &str) -> Result<RoaringBitmap> {
-        // The one vector of a point has no name.
-        let mut rows = RoaringBitmap::new();
-        if name.is_empty() {
-            rows.insert_range(0..self.entry.rows as u32);
-        }
-        Ok(rows)
+        let at = self.names.iter().position(|own| own == name);
+        let Some(index) = at.and_then(|at| self.index(at)) else { return Ok(RoaringBitmap::new()) };
+        Ok(match index.segment_rows() {
+            Some(rows) => rows.iter().copied().collect(),
+            None => (0..self.entry.rows as u32).collect(),
+        })
     }
 }
 
@@ -492,24 +503,23 @@ impl Drop for Core {
     }
 }
 
-fn open_vectors(folder: &Path, entry: &FileEntry, rows: u64, row_bytes: usize) -> Result<File> {
-    let path = folder.join(VECTORS);
-    let file = open_file(&path, entry)?;
-    if entry.bytes != rows * row_bytes as u64 {
-        return Err(damaged(folder, "it has vectors of another shape"));
+impl Segment {
+    /// Whether vectors have names.
+    pub(crate) fn has_names(&self) -> bool {
+        self.names.iter().any(|name| !name.is_empty())
     }
-    Ok(file)
-}
 
-pub(super) fn damaged(folder: &Path, why: &str) -> Error {
-    let folder = folder.display();
-    Error::corrupt(format!("segment {folder} is damaged: {why}; restore it, or drop the collection"))
+    /// Whether a row has a vector of this name.
+    pub(crate) fn has_vector(&self, row: u32, name: &str) -> bool {
+        let at = self.names.iter().position(|own| own == name);
+        at.and_then(|at| self.index(at)).is_some_and(|index| index.has(row))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segments::{Making, Point, from_points};
+    use crate::segments::{Making, Point, VectorsMaking, from_points};
     use stratann_kernel::{DType, Metric};
     use stratann_params::IndexKind;
 
@@ -546,30 +556,28 @@ mod tests {
             .map(|(vector, id)| {
                 let mut bytes = Vec::new();
                 ExternalId::Number(id).append(&mut bytes);
-                Point { id: bytes, seq: 1, vector, payload: None }
+                Point { id: bytes, seq: 1, vectors: vec![Some(vector)], payload: None }
             })
             .collect();
+        let shape = Shape { dim: dim as usize, dtype: DType::U8, metric: Metric::L2 };
+        let kind = Some(IndexKind::DiskGraph);
         let making = Making {
-            dim: dim as usize,
-            metric: Metric::L2,
-            dtype: DType::U8,
-            kind: Some(IndexKind::DiskGraph),
+            vectors: vec![VectorsMaking { name: String::new(), shape, kind, curves: None }],
             number: 1,
             level: 2,
             threads: 1,
             ram_budget: None,
             schema: std::sync::Arc::default(),
-            curves: None,
         };
         let entry = from_points(&folder, &points, &making, &Quiet).unwrap();
-        let shape = Shape { dim: dim as usize, dtype: DType::U8, metric: Metric::L2 };
-        let open = || Segment::open(&folder, &entry, (shape, &Part(CACHE))).unwrap();
-        let cached = |segment: &Segment| segment.index.cached_bytes();
+        let vectors = making.shapes();
+        let open = || Segment::open(&folder, &entry, (&vectors, &Part(CACHE))).unwrap();
+        let cached = Segment::cached_bytes;
         let segment = open();
         segment.warm(0, &Quiet).unwrap();
         assert_eq!(cached(&segment), 0);
         segment.warm(u64::MAX, &Quiet).unwrap();
-        let most = segment.index.block_cache_bytes();
+        let most = segment.index(0).unwrap().index.block_cache_bytes();
         assert!(cached(&segment) >= most / 2, "{} of {most}", cached(&segment));
     }
 }

@@ -158,7 +158,7 @@ impl Model {
         loop {
             let page = collection.scroll(after.as_ref(), 7).unwrap();
             for point in page.points {
-                let found = (&point.id, &(point.seq, point.vector.clone()));
+                let found = (&point.id, &(point.seq, point.vector().to_vec()));
                 match expected.next() {
                     Some(next) if next == found && self.payloads.get(&point.id) == point.payload.as_ref() => {
                     }

@@ -1,11 +1,12 @@
 //! Bodies of requests to collections.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_engine::{DType, Metric};
-use stratann_node::collections::{MemoryLimits, Spec};
+use stratann_node::collections::{GivenVectors, MemoryLimits, Spec, Specs};
 use stratann_node::rows::ExternalId;
 use stratann_params::{IndexKind, list_of};
 use stratann_payload::Predicate;
@@ -40,13 +41,31 @@ pub(super) struct Get {
 /// Points to write.
 pub(super) struct Points<'a> {
     pub(super) ids: Vec<ExternalId>,
-    pub(super) vectors: Vec<u8>,
+    pub(super) vectors: Vec<Column>,
     /// JSON of each; none at all where no point has one.
     pub(super) payloads: Vec<Option<&'a [u8]>>,
 }
 
+/// Vectors of a name.
+pub(super) struct Column {
+    name: String,
+    vectors: Vec<u8>,
+    /// Which points have one; `None` for all.
+    has: Option<Vec<bool>>,
+}
+
+impl Column {
+    /// The same, borrowed.
+    pub(super) fn given(&self) -> GivenVectors<'_> {
+        GivenVectors { name: &self.name, vectors: &self.vectors, has: self.has.as_deref() }
+    }
+}
+
 /// A search.
 pub(super) struct Query {
+    /// The vectors that are searched.
+    pub(super) spec: Spec,
+    pub(super) vector_name: Option<String>,
     pub(super) vectors: Vec<u8>,
     pub(super) k: usize,
     pub(super) recall: f64,
@@ -78,12 +97,23 @@ pub(super) struct LimitsBody {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SpecBody {
+    dim: Option<u64>,
+    metric: Option<String>,
+    dtype: Option<String>,
+    kind: Option<String>,
+    vectors: Option<BTreeMap<String, VectorsBody>>,
+    memory_quota_bytes: Option<u64>,
+    memory_minimum_bytes: Option<u64>,
+}
+
+/// What the vectors of a name are.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VectorsBody {
     dim: u64,
     metric: Option<String>,
     dtype: Option<String>,
     kind: Option<String>,
-    memory_quota_bytes: Option<u64>,
-    memory_minimum_bytes: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -97,11 +127,22 @@ pub(super) struct PointsBody<'a> {
     payloads: Option<Vec<Option<&'a RawValue>>>,
 }
 
+/// Vectors of points that change.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpdateVectorsBody<'a> {
+    #[serde(borrow)]
+    ids: &'a RawValue,
+    #[serde(borrow)]
+    vectors: &'a RawValue,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueryBody<'a> {
     #[serde(borrow)]
     vectors: &'a RawValue,
+    vector_name: Option<String>,
     k: Option<u64>,
     recall: Option<f64>,
     with_vectors: Option<bool>,
@@ -151,19 +192,45 @@ pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8], wanted: &str) -> Resu
     serde_json::from_slice(body).map_err(|e| format!("the body: {}; send {wanted}", quoting(&e)))
 }
 
-/// The shape of a new collection, and the limits of its memory.
+/// The vectors of a new collection, and the limits of its memory.
 ///
 /// # Errors
 /// One line for the client; so have the others.
-pub(super) fn spec(body: &[u8]) -> Result<(Spec, MemoryLimits), String> {
-    let read: SpecBody = read(body, r#"{"dim": 384, "metric": "cosine"}"#)?;
-    let metric = read.metric.as_deref().unwrap_or(Metric::L2.name());
-    let dtype = read.dtype.as_deref().unwrap_or(DType::F32.name());
+pub(super) fn spec(body: &[u8]) -> Result<(Specs, MemoryLimits), String> {
+    let wanted = r#"{"dim": 384, "metric": "cosine"}"#;
+    let read: SpecBody = read(body, wanted)?;
     let limits = MemoryLimits {
         quota_bytes: read.memory_quota_bytes,
         minimum_bytes: read.memory_minimum_bytes.unwrap_or(0),
     };
-    let spec = Spec {
+    let SpecBody { dim, metric, dtype, kind, vectors, .. } = read;
+    let specs = match (dim, vectors) {
+        (Some(dim), None) => spec_of(VectorsBody { dim, metric, dtype, kind })?.into(),
+        (None, Some(vectors)) if metric.is_none() && dtype.is_none() && kind.is_none() => {
+            let named = |(name, own): (String, VectorsBody)| {
+                let spec = spec_of(own).map_err(|e| format!("vectors {:?}: {e}", shortened(&name)))?;
+                Ok((name, spec))
+            };
+            let all = vectors.into_iter().map(named).collect::<Result<Vec<_>, String>>()?;
+            Specs::named(all).map_err(|e| e.message)?
+        }
+        (_, Some(_)) => {
+            return Err(
+                "both vectors by name and dim, metric, dtype or kind are there; send these for each name"
+                    .into(),
+            );
+        }
+        (None, None) => {
+            return Err(format!("the body: missing field `dim`, or `vectors` by name; send {wanted}"));
+        }
+    };
+    Ok((specs, limits))
+}
+
+fn spec_of(read: VectorsBody) -> Result<Spec, String> {
+    let metric = read.metric.as_deref().unwrap_or(Metric::L2.name());
+    let dtype = read.dtype.as_deref().unwrap_or(DType::F32.name());
+    Ok(Spec {
         // What does not fit is beyond the range, too.
         dim: usize::try_from(read.dim).unwrap_or(usize::MAX),
         metric: Metric::from_name(metric)
@@ -174,8 +241,7 @@ pub(super) fn spec(body: &[u8]) -> Result<(Spec, MemoryLimits), String> {
             None | Some("auto") => None,
             Some(name) => Some(kind(name)?),
         },
-    };
-    Ok((spec, limits))
+    })
 }
 
 /// Other limits of memory.
@@ -197,16 +263,41 @@ fn not_among(field: &str, value: &str, names: &[&str]) -> String {
     format!("{field} is {:?}; use {}", shortened(value), list_of(names))
 }
 
-/// Points to write. Each has an id and a vector.
-pub(super) fn points<'a>(body: &'a [u8], spec: &Spec) -> Result<Points<'a>, String> {
+/// Vectors of points: of their only vector, or of names.
+fn columns(json: &RawValue, specs: &Specs, count: usize) -> Result<Vec<Column>, String> {
+    let column = |name: Option<&str>, json: &RawValue| {
+        let (_, spec) = specs.find(name).map_err(|e| e.message)?;
+        let wanted = wanted(spec, ("vector", "vectors"), usize::MAX);
+        let (vectors, has) = match (name, json.get()) {
+            (None, text) => (vectors::from_json_or_base64(text, &wanted)?, None),
+            (Some(_), "null") => (Vec::new(), Some(vec![false; count])),
+            (Some(_), text) => vectors::some_from_json_or_base64(text, &wanted)?,
+        };
+        let rows = has.as_ref().map_or(vectors.len() / spec.row_bytes().max(1), Vec::len);
+        if rows != count {
+            return Err(format!("{count} ids and {rows} vectors; send one vector for each id"));
+        }
+        Ok(Column { name: name.unwrap_or_default().into(), vectors, has })
+    };
+    if !json.get().starts_with('{') {
+        return Ok(vec![column(None, json)?]);
+    }
+    let named: BTreeMap<String, &RawValue> =
+        serde_json::from_str(json.get()).map_err(|e| format!("\"vectors\": {}", quoting(&e)))?;
+    let of = |(name, json): (String, &RawValue)| {
+        column(Some(&name), json).map_err(|e| match specs.has_names() && specs.find(Some(&name)).is_ok() {
+            true => format!("vectors {:?}: {e}", shortened(&name)),
+            false => e,
+        })
+    };
+    named.into_iter().map(of).collect()
+}
+
+/// Points to write. Each has an id, and a vector or vectors by name.
+pub(super) fn points<'a>(body: &'a [u8], specs: &Specs) -> Result<Points<'a>, String> {
     let read: PointsBody<'_> = read(body, r#"{"ids": [1, 2], "vectors": [[…], […]]}"#)?;
     let ids = ids::from_json(read.ids.get())?;
-    let vectors =
-        vectors::from_json_or_base64(read.vectors.get(), &wanted(spec, ("vector", "vectors"), usize::MAX))?;
-    let rows = vectors.len() / spec.row_bytes().max(1);
-    if rows != ids.len() {
-        return Err(format!("{} ids and {rows} vectors; send one vector for each id", ids.len()));
-    }
+    let vectors = columns(read.vectors, specs, ids.len())?;
     let payloads = read.payloads.unwrap_or_default();
     if !payloads.is_empty() && payloads.len() != ids.len() {
         let count = payloads.len();
@@ -217,6 +308,14 @@ pub(super) fn points<'a>(body: &'a [u8], spec: &Spec) -> Result<Points<'a>, Stri
     }
     let payloads = payloads.into_iter().map(|own| own.map(|json| json.get().as_bytes())).collect();
     Ok(Points { ids, vectors, payloads })
+}
+
+/// Vectors of points that change: null for those that are removed.
+pub(super) fn update_vectors(body: &[u8], specs: &Specs) -> Result<(Vec<ExternalId>, Vec<Column>), String> {
+    let read: UpdateVectorsBody<'_> = read(body, r#"{"ids": [1, 2], "vectors": {"title": [[…], null]}}"#)?;
+    let ids = ids::from_json(read.ids.get())?;
+    let vectors = columns(read.vectors, specs, ids.len())?;
+    Ok((ids, vectors))
 }
 
 /// A page of points. Without a body it is the first one.
@@ -233,14 +332,17 @@ pub(super) fn scroll(body: &[u8]) -> Result<Scroll, String> {
 }
 
 /// A search with at most so many queries.
-pub(super) fn query(body: &[u8], spec: &Spec, most: usize) -> Result<Query, String> {
+pub(super) fn query(body: &[u8], specs: &Specs, most: usize) -> Result<Query, String> {
     let read: QueryBody<'_> = read(body, r#"{"vectors": [[…], […]], "k": 10}"#)?;
+    let spec = *specs.find(read.vector_name.as_deref()).map_err(|e| e.message)?.1;
     let vectors =
-        vectors::from_json_or_base64(read.vectors.get(), &wanted(spec, ("query", "vectors"), most))?;
+        vectors::from_json_or_base64(read.vectors.get(), &wanted(&spec, ("query", "vectors"), most))?;
     if vectors.is_empty() {
         return Err("there is no query; send at least one".into());
     }
     Ok(Query {
+        spec,
+        vector_name: read.vector_name,
         vectors,
         k: read.k.map_or(USUAL_K, |k| usize::try_from(k).unwrap_or(usize::MAX)),
         recall: read.recall.unwrap_or(USUAL_RECALL),

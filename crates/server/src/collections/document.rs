@@ -22,6 +22,8 @@ pub(super) enum Shape {
     Id,
     /// Vectors: lists of numbers, or a string in base64.
     Vectors,
+    /// The same, in which a vector may be null, or in base64 by itself.
+    SomeVectors,
     /// A vector: a list of numbers, or a string in base64.
     Vector,
     /// An object with any fields.
@@ -32,6 +34,8 @@ pub(super) enum Shape {
     Fields,
     /// An object.
     Object(&'static Object),
+    /// An object with values of a shape by name.
+    Map(&'static Shape),
     /// A list.
     List(&'static Shape),
     /// The value, or null.
@@ -106,13 +110,25 @@ const LIMITS_REQUESTED: [Field; 2] = [
     maybe("memory_minimum_bytes", Shape::Null(&Shape::Whole), "memory that others never take"),
 ];
 
+const METRIC_REQUESTED: Field = maybe("metric", Shape::Name(Names::Metric), "the distance; l2");
+const DTYPE_REQUESTED: Field = maybe("dtype", Shape::Name(Names::DType), "type of a component; f32");
+const KIND_REQUESTED: Field =
+    maybe("kind", Shape::Name(Names::Kind), "kind of index of its larger parts; auto");
+
+pub(super) const VECTORS_SPEC: Object =
+    Object { name: "VectorsRequest", fields: &[DIM, METRIC_REQUESTED, DTYPE_REQUESTED, KIND_REQUESTED] };
 pub(super) const SPEC: Object = Object {
     name: "CreateRequest",
     fields: &[
-        DIM,
-        maybe("metric", Shape::Name(Names::Metric), "the distance; l2"),
-        maybe("dtype", Shape::Name(Names::DType), "type of a component; f32"),
-        maybe("kind", Shape::Name(Names::Kind), "kind of index of its larger parts; auto"),
+        maybe("dim", Shape::Whole, "components of a vector"),
+        METRIC_REQUESTED,
+        DTYPE_REQUESTED,
+        KIND_REQUESTED,
+        maybe(
+            "vectors",
+            Shape::Map(&Shape::Object(&VECTORS_SPEC)),
+            "vectors by name, in place of dim, metric, dtype and kind",
+        ),
         maybe(
             "memory_quota_bytes",
             Shape::Null(&Shape::Whole),
@@ -126,14 +142,30 @@ pub(super) const POINTS: Object = Object {
     name: "UpsertRequest",
     fields: &[
         always("ids", Shape::List(&Shape::Id), "an id for each vector"),
-        always("vectors", Shape::Vectors, "a vector for each id"),
+        always(
+            "vectors",
+            Shape::OneOf(&[Shape::Vectors, Shape::Map(&Shape::SomeVectors)]),
+            "a vector for each id; where vectors have names, those of each name, null for a point without",
+        ),
         maybe("payloads", Shape::List(&Shape::Null(&Shape::Any)), "an object or null for each id"),
+    ],
+};
+pub(super) const UPDATE_VECTORS: Object = Object {
+    name: "UpdateVectorsRequest",
+    fields: &[
+        always("ids", Shape::List(&Shape::Id), "ids of points that are there"),
+        always(
+            "vectors",
+            Shape::OneOf(&[Shape::Vectors, Shape::Map(&Shape::Null(&Shape::SomeVectors))]),
+            "new vectors by name, null to remove one; those of other names stay",
+        ),
     ],
 };
 pub(super) const QUERY: Object = Object {
     name: "QueryRequest",
     fields: &[
         always("vectors", Shape::Vectors, "one query or more"),
+        maybe("vector_name", Shape::Text, "name of the vectors that are searched, where they have names"),
         maybe("k", Shape::Whole, "results of each query; 10"),
         maybe("recall", Shape::Real, "share of the true nearest points that is asked for; 0.95"),
         maybe("with_vectors", Shape::Flag, WITH_VECTORS),
@@ -208,15 +240,29 @@ pub(super) const DELETE_KEYS: Object = Object {
 };
 pub(super) const NOTHING: Object = Object { name: "EmptyRequest", fields: &[] };
 
-pub(super) const DESCRIBED: Object = Object {
-    name: "Collection",
+const VECTORS: Object = Object {
+    name: "Vectors",
     fields: &[
-        NAME,
         DIM,
         always("metric", Shape::Name(Names::Metric), "the distance"),
         always("dtype", Shape::Name(Names::DType), "type of a component"),
         always("kind", Shape::Name(Names::Kind), "kind of index of its larger parts"),
     ],
+};
+const DIM_DESCRIBED: Field =
+    maybe("dim", Shape::Whole, "components of a vector, where vectors have no names");
+const METRIC_DESCRIBED: Field =
+    maybe("metric", Shape::Name(Names::Metric), "the distance, where vectors have no names");
+const DTYPE_DESCRIBED: Field =
+    maybe("dtype", Shape::Name(Names::DType), "type of a component, where vectors have no names");
+const KIND_DESCRIBED: Field =
+    maybe("kind", Shape::Name(Names::Kind), "kind of index of its larger parts, where vectors have no names");
+const VECTORS_DESCRIBED: Field =
+    maybe("vectors", Shape::Map(&Shape::Object(&VECTORS)), "vectors by name, where they have names");
+
+pub(super) const DESCRIBED: Object = Object {
+    name: "Collection",
+    fields: &[NAME, DIM_DESCRIBED, METRIC_DESCRIBED, DTYPE_DESCRIBED, KIND_DESCRIBED, VECTORS_DESCRIBED],
 };
 const DAMAGED: Object = Object {
     name: "DamagedCollection",
@@ -233,11 +279,20 @@ pub(super) const LIST_REPLY: Object = Object {
         always("read_only", Shape::Null(&Shape::Text), "why nothing is written"),
     ],
 };
+const INDEX: Object = Object {
+    name: "SegmentIndex",
+    fields: &[
+        always("vector_name", Shape::Text, "name of its vectors"),
+        always("kind", Shape::Name(Names::Kind), "its kind"),
+        always("rows", Shape::Whole, "points with a vector of the name, dead ones included"),
+    ],
+};
 const SEGMENT: Object = Object {
     name: "Segment",
     fields: &[
         always("number", Shape::Whole, "its number in the collection"),
-        always("kind", Shape::Name(Names::Kind), "kind of its index"),
+        maybe("kind", Shape::Name(Names::Kind), "kind of its index, where vectors have no names"),
+        maybe("indexes", Shape::List(&Shape::Object(&INDEX)), "the index of each name that some point has"),
         always("rows", Shape::Whole, "points, dead ones included"),
         always("dead", Shape::Whole, "points that are deleted or replaced"),
         always("bytes", Shape::Whole, "bytes of its files"),
@@ -258,10 +313,11 @@ pub(super) const INFO_REPLY: Object = Object {
     name: "InfoReply",
     fields: &[
         NAME,
-        DIM,
-        always("metric", Shape::Name(Names::Metric), "the distance"),
-        always("dtype", Shape::Name(Names::DType), "type of a component"),
-        always("kind", Shape::Name(Names::Kind), "kind of index of its larger parts"),
+        DIM_DESCRIBED,
+        METRIC_DESCRIBED,
+        DTYPE_DESCRIBED,
+        KIND_DESCRIBED,
+        VECTORS_DESCRIBED,
         always("points", Shape::Whole, "points"),
         always("seq", Shape::Whole, SEQ),
         always("delta_points", Shape::Whole, "points that are in no segment"),
@@ -317,12 +373,20 @@ pub(super) const UPSERT_REPLY: Object = Object {
         always("repeated", Shape::Whole, "points before a later one of their id"),
     ],
 };
+pub(super) const VECTORS_REPLY: Object = Object {
+    name: "VectorsReply",
+    fields: &[
+        always("seq", Shape::Whole, SEQ),
+        always("changed", Shape::Whole, "points that were written again"),
+    ],
+};
 const POINT: Object = Object {
     name: "Point",
     fields: &[
         always("id", Shape::Id, "its id"),
         always("seq", Shape::Whole, "number of the change that wrote it"),
         maybe("vector", Shape::Vector, "its vector, where that is asked for"),
+        maybe("vectors", Shape::Map(&Shape::Vector), "its vectors by name, where they have names"),
         maybe("payload", Shape::Any, "its payload, where it has fields"),
     ],
 };

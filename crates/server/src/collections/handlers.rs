@@ -4,19 +4,20 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use stratann_node::collections::{
-    Collection, Error, Estimated, Kind, LIMIT_MAX, PayloadChanged, SearchOptions, Spec, Upserted,
+    Collection, Condition, Error, Estimated, Kind, LIMIT_MAX, PayloadChanged, SearchOptions, Specs, Upserted,
+    VectorsChanged,
 };
 use stratann_node::rows::ExternalId;
 use stratann_payload::index::Unindexed;
 use stratann_storage::ErrorKind;
 
-use super::body::{self, Get, Points, Scroll, VectorForm};
+use super::body::{self, Column, Get, Points, Scroll, VectorForm};
 use super::filters::{self, Wanted};
 use super::ids::IdJson;
 use super::replies::{
     CountReply, DeleteReply, Described, DroppedReply, GetReply, InfoReply, LimitsReply, ListReply, Listed,
     NameReply, PayloadJson, PayloadReply, PointReply, QueryReply, Results, SchemaReply, ScrollReply,
-    UpsertReply, Vector, VerifyReply,
+    UpsertReply, Vector, VectorsReply, VerifyReply,
 };
 use super::{Answer, Asked, ok};
 use crate::limits::Limits;
@@ -52,8 +53,8 @@ impl Asked<'_> {
 /// All collections.
 pub(super) fn list(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let all = asked.served.node.collections().map_err(rejection)?;
-    let each = all.iter().map(|info| match &info.spec {
-        Ok(spec) => Listed::Whole(Described::of(&info.name, spec)),
+    let each = all.iter().map(|info| match &info.specs {
+        Ok(specs) => Listed::Whole(Described::of(&info.name, specs)),
         Err(e) => Listed::Damaged { name: &info.name, error: &e.message },
     });
     ok(&ListReply { collections: each.collect(), read_only: asked.served.node.why_read_only() })
@@ -61,7 +62,7 @@ pub(super) fn list(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
 
 /// A new collection.
 pub(super) fn create(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
-    let (spec, limits) = body::spec(asked.body).map_err(Rejection::bad)?;
+    let (specs, limits) = body::spec(asked.body).map_err(Rejection::bad)?;
     let taken = |why: String| Rejection::of(Code::NameTaken, why);
     if asked.has_collection()? {
         let name = asked.name;
@@ -69,8 +70,8 @@ pub(super) fn create(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
             "there is a collection \"{name}\" already; give another name, or drop it"
         )));
     }
-    match asked.served.node.create_limited(asked.name, spec, limits) {
-        Ok(made) => Ok((StatusCode::CREATED, ok(&Described::of(made.name(), &spec))?.1)),
+    match asked.served.node.create_limited(asked.name, specs, limits) {
+        Ok(made) => Ok((StatusCode::CREATED, ok(&Described::of(made.name(), made.specs()))?.1)),
         // Another request may have made it meanwhile.
         Err(e) if e.kind == Kind::Other(ErrorKind::BadInput) && asked.has_collection()? => {
             Err(taken(e.message))
@@ -84,7 +85,7 @@ pub(super) fn info(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
     let facts = collection.facts().map_err(rejection)?;
     let schema = collection.schema().map_err(rejection)?;
-    ok(&InfoReply::of(collection.name(), &collection.spec(), &facts, &schema))
+    ok(&InfoReply::of(collection.name(), collection.specs(), &facts, &schema))
 }
 
 /// Other limits of the memory of a collection.
@@ -114,11 +115,22 @@ pub(super) fn drop_collection(asked: &mut Asked<'_>) -> Result<Answer, Rejection
 /// New points, or points in place of others.
 pub(super) fn upsert(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    let spec = collection.spec();
-    let Points { ids, vectors, payloads } = body::points(asked.body, &spec).map_err(Rejection::bad)?;
-    let done = collection.upsert_points(&ids, &vectors, &payloads).map_err(rejection)?;
+    let read = body::points(asked.body, collection.specs()).map_err(Rejection::bad)?;
+    let Points { ids, vectors, payloads } = read;
+    let given: Vec<_> = vectors.iter().map(Column::given).collect();
+    let done = collection.upsert_named(&ids, &given, &payloads, Condition::Always).map_err(rejection)?;
     let Upserted { seq, new, replaced, repeated, .. } = done;
     ok(&UpsertReply { seq, new, replaced, repeated })
+}
+
+/// Other vectors of points, which keep those of other names and their payloads.
+pub(super) fn update_vectors(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
+    let collection = asked.collection()?;
+    let read = body::update_vectors(asked.body, collection.specs()).map_err(Rejection::bad)?;
+    let (ids, vectors) = read;
+    let given: Vec<_> = vectors.iter().map(Column::given).collect();
+    let VectorsChanged { seq, changed } = collection.update_vectors(&ids, &given).map_err(rejection)?;
+    ok(&VectorsReply { seq, changed })
 }
 
 /// The end of points.
@@ -227,36 +239,36 @@ pub(super) fn point(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         let error = format!("collection \"{}\" has no point {id}", asked.name);
         return Err(Rejection::of(Code::MissingPoint, error));
     };
-    ok(&PointReply::of(&point, collection.spec().dtype, Some(VectorForm::Numbers)))
+    ok(&PointReply::of(&point, collection.specs(), Some(VectorForm::Numbers)))
 }
 
 /// Points by their ids.
 pub(super) fn get(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    let spec = collection.spec();
+    let specs = collection.specs();
     let Get { ids, with_vectors, form } = body::get(asked.body).map_err(Rejection::bad)?;
-    let vector_bytes = spec.row_bytes() + if with_vectors { text_bytes(&spec, form) } else { 0 };
+    let vector_bytes = specs.row_bytes() + if with_vectors { text_bytes(specs, form) } else { 0 };
     let each = Limits::reply_bytes(1, 1, 0).saturating_add(vector_bytes);
     reserve(asked, ids.len().saturating_mul(each), "points")?;
     let points = collection.get(&ids).map_err(rejection)?;
     let payloads: usize = points.iter().flatten().filter_map(|own| own.payload.as_ref()).map(Vec::len).sum();
     reserve(asked, 2 * payloads, "payloads")?;
     let form = with_vectors.then_some(form);
-    let each = points.iter().map(|own| own.as_ref().map(|own| PointReply::of(own, spec.dtype, form)));
+    let each = points.iter().map(|own| own.as_ref().map(|own| PointReply::of(own, specs, form)));
     ok(&GetReply { points: each.collect() })
 }
 
 /// Points in the order of their ids.
 pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    let spec = collection.spec();
+    let specs = collection.specs();
     let Scroll { after, limit, with_vectors, form, filter } =
         body::scroll(asked.body).map_err(Rejection::bad)?;
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Rejection::bad(format!("limit is {limit}; use 1 to {LIMIT_MAX}")));
     }
     // A page has fewer points where more would take too much memory.
-    let vector_bytes = spec.row_bytes() + if with_vectors { text_bytes(&spec, form) } else { 0 };
+    let vector_bytes = specs.row_bytes() + if with_vectors { text_bytes(specs, form) } else { 0 };
     let each = Limits::reply_bytes(1, 1, 0).saturating_add(vector_bytes);
     let limit = limit.min(collection.page_points()).min(asked.limits.large_bytes / each).max(1);
     if !asked.memory.grow((limit * each) as u64) {
@@ -268,7 +280,7 @@ pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     };
     let page = page.map_err(rejection)?;
     let form = with_vectors.then_some(form);
-    let points = page.points.iter().map(|point| PointReply::of(point, spec.dtype, form));
+    let points = page.points.iter().map(|point| PointReply::of(point, specs, form));
     let next = page.next.as_ref().map(IdJson);
     ok(&ScrollReply { seq: page.seq, points: points.collect(), next, unindexed: texts(&page.unindexed) })
 }
@@ -276,15 +288,15 @@ pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
 /// The nearest points of queries.
 pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
-    let spec = collection.spec();
-    let query = body::query(asked.body, &spec, asked.limits.queries).map_err(Rejection::bad)?;
+    let query = body::query(asked.body, collection.specs(), asked.limits.queries).map_err(Rejection::bad)?;
+    let spec = query.spec;
     let k = query.k;
     if !(1..=asked.served.max_k.min(LIMIT_MAX)).contains(&k) {
         return Err(Rejection::bad(format!("k is {k}; use 1 to {} (max_k)", asked.served.max_k)));
     }
     let count = query.vectors.len() / spec.row_bytes().max(1);
     let results = count.saturating_mul(k);
-    let each = if query.with_vectors { spec.row_bytes() + text_bytes(&spec, query.form) } else { 0 };
+    let each = if query.with_vectors { spec.row_bytes() + text_bytes(&spec.into(), query.form) } else { 0 };
     // Ids are taken to be short.
     let bytes = Limits::reply_bytes(count, k, 0).saturating_add(results.saturating_mul(each));
     reserve(asked, bytes, "answers")?;
@@ -292,6 +304,7 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         k,
         recall: query.recall,
         filter: query.filter.clone(),
+        vector_name: query.vector_name.clone(),
         with_payload: query.with_payload,
         threads: asked.served.threads.max(1),
         ..SearchOptions::default()
@@ -304,7 +317,7 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     // As they were read, and as a part of the reply.
     reserve(asked, 2 * payloads, "payloads")?;
     let vectors = match query.with_vectors {
-        true => collection.vectors_of(&found).map_err(rejection)?,
+        true => collection.vectors_of(&found, query.vector_name.as_deref()).map_err(rejection)?,
         false => Vec::new(),
     };
     let vector = |bytes| Vector { bytes, dtype: spec.dtype, form: query.form };
@@ -324,12 +337,13 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     ok(&QueryReply { seq: found.seq, latency_us, answers, unindexed: texts(&found.unindexed) })
 }
 
-/// Bytes of a vector in a reply.
-fn text_bytes(spec: &Spec, form: VectorForm) -> usize {
-    match form {
-        VectorForm::Numbers => spec.dim * COMPONENT_BYTES,
-        VectorForm::Base64 => spec.row_bytes() * 4 / 3 + 4,
-    }
+/// Bytes of the vectors of a point in a reply.
+fn text_bytes(specs: &Specs, form: VectorForm) -> usize {
+    let each = specs.iter().map(|own| match form {
+        VectorForm::Numbers => own.spec.dim * COMPONENT_BYTES + own.name.len(),
+        VectorForm::Base64 => own.spec.row_bytes() * 4 / 3 + 4 + own.name.len(),
+    });
+    each.sum()
 }
 
 /// Reserves memory for a part of a reply.

@@ -72,6 +72,13 @@ fn schema(shape: &Shape, is_reply: bool, schemas: &mut BTreeMap<&'static str, Va
         Shape::Id => json!({ "type": ["integer", "string"], "minimum": 0 }),
         Shape::Vector => json!({ "oneOf": [numbers(), base64()] }),
         Shape::Vectors => json!({ "oneOf": [{ "type": "array", "items": numbers() }, base64()] }),
+        Shape::SomeVectors => {
+            let one = json!({ "oneOf": [numbers(), base64(), { "type": "null" }] });
+            json!({ "oneOf": [{ "type": "array", "items": one }, base64()] })
+        }
+        Shape::Map(values) => {
+            json!({ "type": "object", "additionalProperties": schema(values, is_reply, schemas) })
+        }
         Shape::Any => json!({ "type": "object" }),
         Shape::Name(names) => json!({ "type": "string", "enum": names.all() }),
         Shape::Fields => {
@@ -121,7 +128,10 @@ mod tests {
     use serde::de::{Error as _, Visitor};
     use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 
-    use super::super::body::{GetBody, LimitsBody, Nothing, PointsBody, QueryBody, ScrollBody, SpecBody};
+    use super::super::body::{
+        GetBody, LimitsBody, Nothing, PointsBody, QueryBody, ScrollBody, SpecBody, UpdateVectorsBody,
+        VectorsBody,
+    };
     use super::super::document::*;
     use super::super::filters::{ChangeBody, CountBody, WantedBody};
     use super::*;
@@ -170,6 +180,8 @@ mod tests {
     #[test]
     fn requests_have_the_fields_that_are_read() {
         assert_eq!(said_of(&[&SPEC]), read_by::<SpecBody>());
+        assert_eq!(said_of(&[&VECTORS_SPEC]), read_by::<VectorsBody>());
+        assert_eq!(said_of(&[&UPDATE_VECTORS]), read_by::<UpdateVectorsBody<'_>>());
         assert_eq!(said_of(&[&LIMITS]), read_by::<LimitsBody>());
         assert_eq!(said_of(&[&POINTS]), read_by::<PointsBody<'_>>());
         assert_eq!(said_of(&[&QUERY]), read_by::<QueryBody<'_>>());

@@ -120,6 +120,12 @@ fn of_points() -> Vec<Route> {
         (&tables::POINTS, true),
         (200, &tables::UPSERT_REPLY),
     );
+    let update = sends(
+        "updateVectors",
+        "other vectors of points",
+        (&tables::UPDATE_VECTORS, true),
+        (200, &tables::VECTORS_REPLY),
+    );
     let point = Operation {
         name: "getPoint",
         about: "a point by its id",
@@ -137,6 +143,7 @@ fn of_points() -> Vec<Route> {
         sends("countPoints", "a number of points", (&tables::COUNT, false), (200, &tables::COUNT_REPLY));
     vec![
         put(POINTS, handlers::upsert, upsert),
+        post("/v1/collections/{collection}/vectors", handlers::update_vectors, update),
         get("/v1/collections/{collection}/points/{id}", handlers::point, point),
         post("/v1/collections/{collection}/get", handlers::get, several),
         post("/v1/collections/{collection}/delete", handlers::delete, delete),

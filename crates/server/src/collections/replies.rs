@@ -1,37 +1,72 @@
 //! Replies of collections.
 
+use std::collections::BTreeMap;
+
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use half::f16;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use stratann_engine::DType;
-use stratann_node::collections::{Facts, JobFacts, MemoryLimits, Point, Spec};
+use stratann_node::collections::{Facts, IndexFacts, JobFacts, MemoryLimits, Point, Spec, Specs};
 use stratann_params::IndexKind;
 use stratann_payload::Schema;
 
 use super::body::VectorForm;
 use super::ids::IdJson;
 
-/// A collection in a list.
+/// What vectors are.
 #[derive(Serialize)]
-pub(super) struct Described<'a> {
-    name: &'a str,
+struct SpecReply {
     dim: usize,
     metric: &'static str,
     dtype: &'static str,
     kind: &'static str,
 }
 
-impl<'a> Described<'a> {
-    pub(super) fn of(name: &'a str, spec: &Spec) -> Described<'a> {
-        Described {
-            name,
+impl SpecReply {
+    fn of(spec: &Spec) -> SpecReply {
+        SpecReply {
             dim: spec.dim,
             metric: spec.metric.name(),
             dtype: spec.dtype.name(),
             kind: spec.kind.map_or("auto", IndexKind::name),
         }
+    }
+}
+
+/// The vectors of a collection: the fields of its only ones, or those of each name.
+#[derive(Serialize)]
+struct SpecsReply<'a> {
+    #[serde(flatten)]
+    only: Option<SpecReply>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vectors: Option<BTreeMap<&'a str, SpecReply>>,
+}
+
+impl<'a> SpecsReply<'a> {
+    fn of(specs: &'a Specs) -> SpecsReply<'a> {
+        match specs.only() {
+            Ok(spec) => SpecsReply { only: Some(SpecReply::of(spec)), vectors: None },
+            Err(_) => {
+                let each = specs.iter().map(|own| (own.name.as_str(), SpecReply::of(&own.spec)));
+                SpecsReply { only: None, vectors: Some(each.collect()) }
+            }
+        }
+    }
+}
+
+/// A collection in a list.
+#[derive(Serialize)]
+pub(super) struct Described<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    specs: SpecsReply<'a>,
+}
+
+impl<'a> Described<'a> {
+    pub(super) fn of(name: &'a str, specs: &'a Specs) -> Described<'a> {
+        Described { name, specs: SpecsReply::of(specs) }
     }
 }
 
@@ -53,12 +88,29 @@ pub(super) enum Listed<'a> {
 
 /// A segment of a collection.
 #[derive(Serialize)]
-struct SegmentReply {
+struct SegmentReply<'a> {
     number: u64,
-    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
     rows: u64,
     dead: u64,
     bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    indexes: Option<Vec<IndexReply<'a>>>,
+}
+
+/// The index of a name of vectors in a segment.
+#[derive(Serialize)]
+struct IndexReply<'a> {
+    vector_name: &'a str,
+    kind: &'static str,
+    rows: u64,
+}
+
+impl<'a> IndexReply<'a> {
+    fn of(own: &'a IndexFacts) -> IndexReply<'a> {
+        IndexReply { vector_name: &own.vector_name, kind: own.kind.name(), rows: own.rows }
+    }
 }
 
 /// How far a job is.
@@ -83,15 +135,13 @@ impl<'a> ProgressReply<'a> {
 #[derive(Serialize)]
 pub(super) struct InfoReply<'a> {
     name: &'a str,
-    dim: usize,
-    metric: &'static str,
-    dtype: &'static str,
-    kind: &'static str,
+    #[serde(flatten)]
+    specs: SpecsReply<'a>,
     points: u64,
     seq: u64,
     delta_points: u64,
     delta_bytes: u64,
-    segments: Vec<SegmentReply>,
+    segments: Vec<SegmentReply<'a>>,
     indexes_built: u64,
     payloads_folded: u64,
     trouble: Option<&'a str>,
@@ -105,21 +155,18 @@ pub(super) struct InfoReply<'a> {
 }
 
 impl<'a> InfoReply<'a> {
-    pub(super) fn of(name: &'a str, spec: &Spec, facts: &'a Facts, schema: &'a Schema) -> InfoReply<'a> {
-        let Described { dim, metric, dtype, kind, .. } = Described::of(name, spec);
+    pub(super) fn of(name: &'a str, specs: &'a Specs, facts: &'a Facts, schema: &'a Schema) -> InfoReply<'a> {
         let segments = facts.segments.iter().map(|own| SegmentReply {
             number: own.number,
-            kind: own.kind.name(),
+            kind: own.kind.map(IndexKind::name),
             rows: own.rows,
             dead: own.dead,
             bytes: own.bytes,
+            indexes: specs.has_names().then(|| own.indexes.iter().map(IndexReply::of).collect()),
         });
         InfoReply {
             name,
-            dim,
-            metric,
-            dtype,
-            kind,
+            specs: SpecsReply::of(specs),
             points: facts.points,
             seq: facts.seq,
             delta_points: facts.delta_points,
@@ -175,6 +222,13 @@ pub(super) struct UpsertReply {
     pub(super) new: u64,
     pub(super) replaced: u64,
     pub(super) repeated: u64,
+}
+
+/// Points whose vectors changed.
+#[derive(Serialize)]
+pub(super) struct VectorsReply {
+    pub(super) seq: u64,
+    pub(super) changed: u64,
 }
 
 /// Points that are deleted.
@@ -236,16 +290,30 @@ pub(super) struct PointReply<'a> {
     pub(super) seq: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vector: Option<Vector<'a>>,
+    /// By name, those that it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vectors: Option<BTreeMap<&'a str, Vector<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) payload: Option<PayloadJson<'a>>,
 }
 
 impl<'a> PointReply<'a> {
-    /// The point with its vector, or without.
-    pub(super) fn of(point: &'a Point, dtype: DType, vector: Option<VectorForm>) -> PointReply<'a> {
-        let vector = vector.map(|form| Vector { bytes: &point.vector, dtype, form });
+    /// The point with its vectors, or without.
+    pub(super) fn of(point: &'a Point, specs: &'a Specs, form: Option<VectorForm>) -> PointReply<'a> {
         let payload = point.payload.as_deref().map(PayloadJson);
-        PointReply { id: IdJson(&point.id), seq: point.seq, vector, payload }
+        let mut reply =
+            PointReply { id: IdJson(&point.id), seq: point.seq, vector: None, vectors: None, payload };
+        let Some(form) = form else { return reply };
+        let each = specs.iter().zip(&point.vectors).filter_map(|(own, bytes)| {
+            let vector = Vector { bytes: bytes.as_deref()?, dtype: own.spec.dtype, form };
+            Some((own.name.as_str(), vector))
+        });
+        let mut vectors: BTreeMap<_, _> = each.collect();
+        match specs.has_names() {
+            true => reply.vectors = Some(vectors),
+            false => reply.vector = vectors.remove(""),
+        }
+        reply
     }
 }
 

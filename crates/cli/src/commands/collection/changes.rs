@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use stratann_node::collections::{self, Collection};
+use stratann_node::collections::{self, Collection, Condition, GivenVectors};
 use stratann_node::rows::ExternalId;
 use stratann_params::collection::{DeleteSettings, UpsertSettings};
 use stratann_params::{Param, Stage};
@@ -14,6 +14,7 @@ use stratann_payload::Predicate;
 use stratann_storage::{Error, Progress, Result};
 
 use super::payload_file::PayloadFile;
+use super::vectors::files;
 use super::{SHARED, opened};
 use crate::Verdict;
 use crate::data_folder::{Ids, plain, wanted};
@@ -53,12 +54,23 @@ impl Rows for DeleteRows {
 /// All vectors are checked before the first one is written. They are written in batches, each of which is durable as a
 /// whole. Where the command ends early, it says which rows are; the same command again replaces them.
 #[derive(clap::Args)]
-#[command(after_long_help = UPSERT_EXAMPLES)]
+#[command(
+    after_long_help = UPSERT_EXAMPLES,
+    override_usage = "stratann collection upsert [OPTIONS] --data <DIR> NAME VECTORS\n       \
+                      stratann collection upsert [OPTIONS] --data <DIR> NAME --vectors <NAME=FILE>"
+)]
 pub(super) struct Upsert {
     /// Name of the collection
     name: String,
     /// Vectors, in any vector format; f32 and f16 are converted to each other
-    vectors: PathBuf,
+    #[arg(value_name = "VECTORS")]
+    file: Option<PathBuf>,
+    /// Vectors of a name, where they have names; give it for each name. All files have a row for each point
+    #[arg(long, value_name = "NAME=FILE")]
+    vectors: Vec<String>,
+    /// Change only these vectors of points that are there; the others and payloads stay
+    #[arg(long, conflicts_with = "payload")]
+    update: bool,
     /// Payloads: a JSON object, or null, on a line for each vector
     #[arg(long, value_name = "FILE")]
     payload: Option<PathBuf>,
@@ -72,6 +84,8 @@ Examples:
   stratann collection upsert --data photos.data photos new.fbin --first-id 1000
   stratann collection upsert --data photos.data photos new.fbin --ids names.txt
   stratann collection upsert --data photos.data photos new.fbin --payload fields.jsonl
+  stratann collection upsert --data shop.data shop --vectors title=titles.fbin --vectors image=images.u8bin
+  stratann collection upsert --data shop.data shop --vectors title=titles.fbin --update
 
 Ids in a text file: digits alone are a number, a UUID in its usual form is a UUID, anything else is a string of up to
 255 bytes. Of rows with one id the last one counts. A payload replaces that of an earlier point of its id; without
@@ -136,6 +150,61 @@ struct MatchingDocument {
     seconds: f64,
 }
 
+/// Files of vectors, each with its name.
+struct Files {
+    all: Vec<(String, Queries)>,
+    rows: usize,
+}
+
+impl Files {
+    /// Opens the file of vectors without a name, or those of names.
+    fn open(args: &Upsert, collection: &Collection, output: Output) -> Result<Files> {
+        let named = match (&args.file, &args.vectors[..]) {
+            (Some(_), [_, ..]) => {
+                return Err(Error::bad_input(
+                    "vectors come from a file, or by name from --vectors; leave one out",
+                ));
+            }
+            (Some(path), []) => vec![(String::new(), path.clone())],
+            (None, []) => {
+                return Err(Error::bad_input(
+                    "no vectors are given; give a file of them, or --vectors NAME=FILE",
+                ));
+            }
+            (None, given) => files(given)?,
+        };
+        let mut all = Vec::new();
+        for (name, path) in named {
+            let (_, spec) = collection.specs().find(Some(&name)).map_err(plain)?;
+            all.push((name, Queries::points(&path, wanted(spec), output)?));
+        }
+        let rows = all.first().map_or(0, |(_, own)| own.count());
+        match all.iter().find(|(_, own)| own.count() != rows) {
+            Some((name, own)) => Err(Error::bad_input(format!(
+                "--vectors {name} has {} rows, and --vectors {} has {rows}; give a row for each point",
+                own.count(),
+                all[0].0
+            ))),
+            None => Ok(Files { all, rows }),
+        }
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.all.iter().map(|(_, own)| own.row_bytes() + own.conversion_bytes()).sum()
+    }
+
+    /// The vectors of some rows, by name.
+    fn read(&self, rows: &Range<usize>) -> Result<Vec<(&str, Vec<u8>)>> {
+        let mut all = Vec::with_capacity(self.all.len());
+        for (name, own) in &self.all {
+            let mut bytes = Vec::new();
+            own.read(rows.start, rows.len(), &mut bytes)?;
+            all.push((name.as_str(), bytes));
+        }
+        Ok(all)
+    }
+}
+
 /// Runs `stratann collection upsert`.
 pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
     let settings: UpsertSettings = args.table.given.read();
@@ -143,32 +212,40 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
     // Held to the end: it writes points into segments meanwhile.
     let node = opened(&args.table, &printer)?;
     let collection = node.collection(&args.name).map_err(plain)?;
-    let spec = collection.spec();
-    let vectors = Queries::points(&args.vectors, wanted(&spec), output)?;
-    let rows = vectors.count();
+    let files = Files::open(args, &collection, output)?;
+    let rows = files.rows;
     let ids = match &settings.ids {
         Some(path) => Ids::read(path)?.check_rows(rows, path)?,
         None => Ids::from_number(settings.first_id, rows)?,
     };
     let mut payloads = args.payload.as_deref().map(|path| PayloadFile::open(path, rows)).transpose()?;
-    let row_bytes = spec.row_bytes() + vectors.conversion_bytes();
+    let row_bytes = files.row_bytes();
     let batches = ids.batches_of(|row| row_bytes + payloads.as_ref().map_or(0, |own| own.bytes_of(row)));
-    let mut bytes = Vec::new();
     printer.stage("checking vectors", rows as u64, "vectors");
     for batch in &batches {
         printer.check_interrupted()?;
-        vectors.read(batch.start, batch.len(), &mut bytes)?;
+        files.read(batch)?;
         printer.advance(batch.len() as u64);
     }
     printer.stage("writing", rows as u64, "vectors");
     let started = Instant::now();
     let mut document = UpsertDocument { name: args.name.clone(), rows: rows as u64, ..Default::default() };
     in_batches(&batches, ("rows", rows), &printer, |batch| {
-        vectors.read(batch.start, batch.len(), &mut bytes)?;
+        let vectors = files.read(batch)?;
+        let given: Vec<_> =
+            vectors.iter().map(|(name, vectors)| GivenVectors { name, vectors, has: None }).collect();
+        let ids = ids.of(batch.clone());
+        if args.update {
+            let done = patiently(&printer, &collection, |to| to.update_vectors(&ids, &given))?;
+            document.seq = done.seq;
+            document.replaced += done.changed;
+            document.repeated += batch.len() as u64 - done.changed;
+            return Ok(());
+        }
         let own = payloads.as_mut().map_or(Ok(Vec::new()), |own| own.read(batch))?;
         let own: Vec<Option<&[u8]>> = own.iter().map(Option::as_deref).collect();
         let done =
-            patiently(&printer, &collection, |to| to.upsert_points(&ids.of(batch.clone()), &bytes, &own))?;
+            patiently(&printer, &collection, |to| to.upsert_named(&ids, &given, &own, Condition::Always))?;
         document.seq = done.seq;
         document.new += done.new;
         document.replaced += done.replaced;

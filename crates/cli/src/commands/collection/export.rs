@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use stratann_import::export::{IdKinds, ParquetWriter, Points};
-use stratann_kernel::DType;
-use stratann_node::collections::{Collection, LIMIT_MAX, Point};
+use stratann_node::collections::{Collection, LIMIT_MAX, Point, Specs};
 use stratann_node::rows::ExternalId;
 use stratann_payload::{IdValue, Predicate};
 use stratann_storage::output::{AtomicFile, OutputPath};
@@ -48,7 +47,8 @@ Examples:
   stratann collection export --data shop.data shop -o shop.parquet
   stratann collection export --data shop.data shop -o cheap.jsonl --where \"price < 50\"
 
-Points are in the order of their ids. A Parquet file has the columns id, vector (fixed_size_list) and payload (JSON).";
+Points are in the order of their ids. A Parquet file has the columns id, vector (fixed_size_list) and payload (JSON).
+Where vectors have names, lines of JSON have them by name, and there is no Parquet file.";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -80,15 +80,15 @@ impl std::io::Write for Writer {
 }
 
 impl Sink {
-    fn write(&mut self, points: &[Point], dtype: DType) -> Result<()> {
+    fn write(&mut self, points: &[Point], specs: &Specs) -> Result<()> {
         match self {
-            Sink::Stdout => print_escaped(&lines_of(points, dtype)?),
-            Sink::JsonLines(file) => file.write(lines_of(points, dtype)?.as_bytes()),
+            Sink::Stdout => print_escaped(&lines_of(points, specs)?),
+            Sink::JsonLines(file) => file.write(lines_of(points, specs)?.as_bytes()),
             Sink::Parquet(writer) => {
                 let mut own = Points::default();
                 for point in points {
                     own.ids.push(value_of(&point.id));
-                    own.vectors.extend(&point.vector);
+                    own.vectors.extend(point.vector());
                     own.payloads.push(point.payload.as_deref());
                 }
                 writer.write(&own)
@@ -106,10 +106,10 @@ impl Sink {
 }
 
 /// Points as lines of JSON.
-fn lines_of(points: &[Point], dtype: DType) -> Result<String> {
+fn lines_of(points: &[Point], specs: &Specs) -> Result<String> {
     let mut lines = String::new();
     for point in points {
-        let line = serde_json::to_string(&PointJson::of(point, Some(dtype)));
+        let line = serde_json::to_string(&PointJson::of(point, Some(specs)));
         lines += &line.map_err(|e| {
             Error::corrupt(format!("the payload of {} is no JSON: {e}; verify the collection", point.id))
         })?;
@@ -150,11 +150,17 @@ impl Target {
     }
 
     fn create(&self, collection: &Collection) -> Result<Sink> {
-        let spec = collection.spec();
         Ok(match self {
             Target::Stdout => Sink::Stdout,
             Target::JsonLines(path) => Sink::JsonLines(Box::new(path.create()?)),
             Target::Parquet(path) => {
+                let spec = collection.spec().map_err(|e| {
+                    let e = plain(e);
+                    Error {
+                        message: format!("{}; export them as .jsonl, which has vectors by name", e.message),
+                        ..e
+                    }
+                })?;
                 let (kinds, shape) = (id_kinds(collection)?, (spec.dim, spec.dtype));
                 Sink::Parquet(Box::new(ParquetWriter::new(
                     Writer(path.create()?),
@@ -222,7 +228,7 @@ fn each_page(
         printer.check_interrupted()?;
         let page = page_of(collection, after.as_ref(), (LIMIT_MAX, filter))?;
         unindexed.add(&page.unindexed);
-        sink.write(&page.points, collection.spec().dtype)?;
+        sink.write(&page.points, collection.specs())?;
         points += page.points.len() as u64;
         printer.advance(page.points.len() as u64);
         after = page.next;

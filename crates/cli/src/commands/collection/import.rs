@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_import::{Columns, FileRows, PayloadColumns, Rows as FileBatch, Total, Wanted, open, shape_of};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Collection, Condition, MemoryLimits, Node, Spec};
+use stratann_node::collections::{self, Collection, Condition, MemoryLimits, Node, Spec};
 use stratann_node::rows::ExternalId;
 use stratann_params::collection::{CreateSettings, UpsertSettings};
 use stratann_params::{Param, Stage};
@@ -111,7 +111,7 @@ pub(super) fn import(args: &Import, output: Output) -> Result<Verdict> {
         false => data_folder::open(&folder, shared.ram_budget, &printer)?,
     };
     let collection = collection(args, &node, &columns)?;
-    let spec = collection.spec();
+    let spec = collection.spec().map_err(no_names)?;
     let wanted = Wanted { dim: spec.dim, dtype: spec.dtype, metric: spec.metric };
     let own = Importer { collection: &collection, columns: &columns, wanted, printer: &printer };
     let first_id = args.table.given.read::<UpsertSettings>().first_id;
@@ -157,6 +157,15 @@ fn text(document: &Document) -> String {
     )
 }
 
+/// The error of an import into a collection whose vectors have names.
+fn no_names(e: collections::Error) -> Error {
+    let e = plain(e);
+    Error {
+        message: format!("{}; write them with `stratann collection upsert --vectors NAME=FILE`", e.message),
+        ..e
+    }
+}
+
 /// The columns that options name.
 fn columns(args: &Import) -> Result<Columns> {
     let payload = match args.payload.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -186,7 +195,7 @@ fn collection(args: &Import, node: &Node, columns: &Columns) -> Result<Collectio
         return node.create_limited(&args.name, spec, MemoryLimits::default()).map_err(plain);
     }
     let collection = node.collection(&args.name).map_err(plain)?;
-    let spec = collection.spec();
+    let spec = collection.spec().map_err(no_names)?;
     for (option, asked, is) in
         [("metric", metric.name(), spec.metric.name()), ("dtype", dtype.name(), spec.dtype.name())]
     {
@@ -279,7 +288,7 @@ impl Importer<'_> {
             let ids = ids_of(&batch, first_id)?;
             let row_bytes = |row: usize| {
                 let payload = batch.payloads.get(row).and_then(Option::as_ref).map_or(0, Vec::len);
-                self.collection.spec().row_bytes() + payload
+                self.collection.specs().row_bytes() + payload
             };
             for part in ids.batches_of(row_bytes) {
                 self.printer.check_interrupted()?;
@@ -309,7 +318,7 @@ impl Importer<'_> {
         (seq, may_be_there): (u64, bool),
         document: &mut Document,
     ) -> Result<()> {
-        let row_bytes = self.collection.spec().row_bytes();
+        let row_bytes = self.collection.specs().row_bytes();
         let bytes = part.start * row_bytes..part.end * row_bytes;
         let vectors = batch.vectors.get(bytes).unwrap_or_default();
         let own = batch.payloads.get(part).unwrap_or_default();

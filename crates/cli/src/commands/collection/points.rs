@@ -138,7 +138,7 @@ pub(super) fn get(args: &Get, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
     let node = opened(&args.table, &printer)?;
     let collection = node.collection(&args.name).map_err(plain)?;
-    let dtype = args.with_vectors.then_some(collection.spec().dtype);
+    let specs = args.with_vectors.then_some(collection.specs());
     let ids = ids.of(0..ids.len());
     let (mut points, mut missing) = (Vec::new(), Vec::new());
     for part in ids.chunks(AT_ONCE.min(collection.page_points())) {
@@ -146,14 +146,14 @@ pub(super) fn get(args: &Get, output: Output) -> Result<Verdict> {
         for (id, point) in part.iter().zip(collection.get(part).map_err(plain)?) {
             match point {
                 Some(point) if output.json => points.push(point),
-                Some(point) => json_line(&PointJson::of(&point, dtype))?,
+                Some(point) => json_line(&PointJson::of(&point, specs))?,
                 None => missing.push(IdJson(id)),
             }
         }
     }
     printer.finish();
     if output.json {
-        let points = points.iter().map(|point| PointJson::of(point, dtype)).collect();
+        let points = points.iter().map(|point| PointJson::of(point, specs)).collect();
         print_json(&GetDocument { name: &args.name, points, missing })?;
     } else if !missing.is_empty() {
         output.note(&format!("note: {} ids have no point", count(missing.len() as u64)));
@@ -168,7 +168,7 @@ pub(super) fn scroll(args: &Scroll, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
     let node = opened(&args.table, &printer)?;
     let collection = node.collection(&args.name).map_err(plain)?;
-    let dtype = args.with_vectors.then_some(collection.spec().dtype);
+    let specs = args.with_vectors.then_some(collection.specs());
     let (mut left, mut kept, mut unindexed) = (args.limit, Vec::<Point>::new(), WithoutIndex::default());
     let mut seq = 0;
     while left > 0 {
@@ -181,7 +181,7 @@ pub(super) fn scroll(args: &Scroll, output: Output) -> Result<Verdict> {
         for point in page.points {
             match output.json {
                 true => kept.push(point),
-                false => json_line(&PointJson::of(&point, dtype))?,
+                false => json_line(&PointJson::of(&point, specs))?,
             }
         }
         if after.is_none() {
@@ -193,7 +193,7 @@ pub(super) fn scroll(args: &Scroll, output: Output) -> Result<Verdict> {
     if output.json {
         print_json(&ScrollDocument {
             name: &args.name,
-            points: kept.iter().map(|point| PointJson::of(point, dtype)).collect(),
+            points: kept.iter().map(|point| PointJson::of(point, specs)).collect(),
             next: after.as_ref().map(IdJson),
             seq,
             unindexed: unindexed.texts(),

@@ -81,10 +81,13 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
     let ram_budget = args.table.given.read::<OpenSettings>().ram_budget;
     let node = data_folder::open(data, ram_budget, &printer)?;
     let collection = node.collection(name).map_err(plain)?;
-    let queries = Queries::of_collection(queries_path, wanted(&collection.spec()), output)?;
+    let vector_name = args.points.vector_name.as_deref();
+    let spec = *collection.specs().find(vector_name).map_err(plain)?.1;
+    let queries = Queries::of_collection(queries_path, wanted(&spec), output)?;
     let (points, seq) = (collection.count().map_err(plain)?, collection.seq().map_err(plain)?);
     let with_payload = extras.payloads || extras.text.is_some();
-    let option = |given| SearchOptions { filter: filter.clone(), with_payload, ..options(given) };
+    let own = |given| SearchOptions { vector_name: vector_name.map(String::from), ..options(given) };
+    let option = |given| SearchOptions { filter: filter.clone(), with_payload, ..own(given) };
     let settings: Vec<SearchOptions> = runs.iter().map(option).collect();
     let k = settings.first().map_or(0, |options| options.k);
     if k as u64 > points {

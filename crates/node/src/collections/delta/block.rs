@@ -1,5 +1,6 @@
 //! Rows of a delta that lie together.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use stratann_core::delta::row_bytes;
@@ -7,7 +8,7 @@ use stratann_kernel::Metric;
 use stratann_kernel::distance::inverse_norm;
 
 use crate::collections::point::{Place, PointBytes};
-use crate::collections::spec::Spec;
+use crate::collections::spec::{Specs, VectorsOf, record};
 use crate::rows::ExternalId;
 
 /// Bytes of the vectors of a block, about. A change copies at most one block, which a search may still be reading.
@@ -16,12 +17,56 @@ const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_ROWS_MAX: usize = 256;
 
 /// What a point is beside its id.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Content<'a> {
-    /// Its components.
-    pub(crate) vector: &'a [u8],
+    /// The record of its vectors.
+    pub(crate) vectors: Cow<'a, [u8]>,
     /// Its payload as compact JSON.
     pub(crate) payload: Option<&'a Arc<[u8]>>,
+}
+
+/// Vectors of one name, of the rows of a block that have one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Column {
+    has: RowBits,
+    /// How many there are.
+    count: usize,
+    pub(super) vectors: Vec<u8>,
+    /// One for each vector under cosine, else none.
+    pub(super) inverse_norms: Vec<f32>,
+}
+
+impl Column {
+    fn push(&mut self, of: VectorsOf<'_>, row: usize, vector: &[u8]) {
+        self.has.insert(row);
+        self.count += 1;
+        self.vectors.extend(vector);
+        if of.spec.metric == Metric::Cosine {
+            self.inverse_norms.push(inverse_norm(of.spec.dtype, vector));
+        }
+    }
+
+    /// Place of the vector of a row among those that are there.
+    fn place(&self, row: usize) -> Option<usize> {
+        self.has.has(row).then(|| self.has.count_before(row))
+    }
+
+    /// The vector of a row, and its inverse norm, which is 0 but under cosine.
+    pub(super) fn get(&self, row: usize) -> Option<(&[u8], f32)> {
+        let (bytes, place) = (self.vectors.len().checked_div(self.count)?, self.place(row)?);
+        let norm = self.inverse_norms.get(place).copied().unwrap_or_default();
+        Some((self.vectors.get(place * bytes..(place + 1) * bytes)?, norm))
+    }
+
+    /// How many vectors there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The rows of the vectors, in their order.
+    pub(super) fn rows(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..BLOCK_ROWS_MAX).filter(|row| self.has.has(*row))
+    }
 }
 
 /// Rows, only ever appended.
@@ -29,26 +74,29 @@ pub(crate) struct Content<'a> {
 pub(super) struct Block {
     ids: Vec<ExternalId>,
     places: Vec<Place>,
-    pub(super) vectors: Vec<u8>,
-    /// One for each row under cosine, else none.
-    pub(super) inverse_norms: Vec<f32>,
+    /// One for each name of vectors.
+    columns: Vec<Column>,
+    has_names: bool,
     /// Payloads as compact JSON; none beyond the last row that has one.
     payloads: Vec<Option<Arc<[u8]>>>,
 }
 
 impl Block {
-    pub(super) fn rows_max(spec: &Spec) -> usize {
-        (BLOCK_BYTES / spec.row_bytes().max(1)).clamp(1, BLOCK_ROWS_MAX)
+    pub(super) fn rows_max(specs: &Specs) -> usize {
+        (BLOCK_BYTES / specs.row_bytes().max(1)).clamp(1, BLOCK_ROWS_MAX)
     }
 
     /// A block with room for all its rows.
-    pub(super) fn empty(spec: &Spec) -> Block {
-        let rows = Block::rows_max(spec);
+    pub(super) fn empty(specs: &Specs) -> Block {
+        let rows = Block::rows_max(specs);
+        // Of several names a row may lack some.
+        let room = |of: VectorsOf<'_>| if specs.has_names() { 0 } else { rows * of.spec.row_bytes() };
+        let column = |of| Column { vectors: Vec::with_capacity(room(of)), ..Column::default() };
         Block {
             ids: Vec::with_capacity(rows),
             places: Vec::with_capacity(rows),
-            vectors: Vec::with_capacity(rows * spec.row_bytes()),
-            inverse_norms: Vec::new(),
+            columns: specs.each().map(column).collect(),
+            has_names: specs.has_names(),
             payloads: Vec::new(),
         }
     }
@@ -57,17 +105,18 @@ impl Block {
         self.ids.len()
     }
 
-    pub(super) fn push(&mut self, spec: &Spec, (id, place): (&ExternalId, Place), content: Content<'_>) {
-        let Content { vector, payload } = content;
+    pub(super) fn push(&mut self, specs: &Specs, (id, place): (&ExternalId, Place), content: Content<'_>) {
+        let Content { vectors, payload } = content;
+        let row = self.rows();
         if let Some(payload) = payload {
-            self.payloads.resize(self.rows(), None);
+            self.payloads.resize(row, None);
             self.payloads.push(Some(payload.clone()));
         }
         self.ids.push(id.clone());
         self.places.push(place);
-        self.vectors.extend(vector);
-        if spec.metric == Metric::Cosine {
-            self.inverse_norms.push(inverse_norm(spec.dtype, vector));
+        let vectors = specs.vectors_in(&vectors).unwrap_or_default();
+        for ((of, column), vector) in specs.each().zip(&mut self.columns).zip(vectors) {
+            vector.into_iter().for_each(|vector| column.push(of, row, vector));
         }
     }
 
@@ -84,9 +133,19 @@ impl Block {
         self.payloads.get(row)?.as_ref()
     }
 
-    /// Vector and payload of a row.
+    /// Vectors of one name.
+    pub(super) fn column(&self, name: usize) -> Option<&Column> {
+        self.columns.get(name)
+    }
+
+    /// Vectors and payload of a row.
     pub(super) fn content(&self, row: usize) -> Option<Content<'_>> {
-        Some(Content { vector: self.vector(row)?, payload: self.payload(row) })
+        self.ids.get(row)?;
+        let vectors = match &self.columns[..] {
+            [one] if !self.has_names => one.get(row)?.0.into(),
+            _ => record(self.has_names, &self.vectors(row).collect::<Vec<_>>()),
+        };
+        Some(Content { vectors, payload: self.payload(row) })
     }
 
     /// Bytes of id and payload of a row.
@@ -95,9 +154,14 @@ impl Block {
         self.id(row).map_or(PointBytes::default(), |id| PointBytes::of(id, payload))
     }
 
-    pub(super) fn vector(&self, row: usize) -> Option<&[u8]> {
-        let bytes = self.vectors.len().checked_div(self.rows())?;
-        self.vectors.get(row * bytes..(row + 1) * bytes)
+    /// The vector of a row that has this name.
+    pub(super) fn vector(&self, name: usize, row: usize) -> Option<&[u8]> {
+        self.columns.get(name)?.get(row).map(|(vector, _)| vector)
+    }
+
+    /// The vectors of a row, one for each name.
+    pub(super) fn vectors(&self, row: usize) -> impl Iterator<Item = Option<&[u8]>> {
+        self.columns.iter().map(move |column| column.get(row).map(|(vector, _)| vector))
     }
 }
 
@@ -119,6 +183,14 @@ impl RowBits {
     pub(super) fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
+
+    /// How many rows before this one are in it.
+    fn count_before(&self, row: usize) -> usize {
+        let whole = self.0.iter().take(row / 64).map(|word| word.count_ones() as usize).sum::<usize>();
+        let last =
+            self.0.get(row / 64).map_or(0, |word| (word & ((1 << (row % 64)) - 1)).count_ones() as usize);
+        whole + last
+    }
 }
 
 /// Memory of a point besides its vector, its code and its id: places, norms, and its share of the index by ids.
@@ -126,14 +198,16 @@ const POINT_BYTES: u64 = 176;
 /// Memory of a payload besides its bytes, and of its place in a block.
 const PAYLOAD_BYTES: u64 = 48;
 
-/// Most memory of a delta of so many rows, dead ones included, whose ids and payloads have so many bytes, without
-/// centroids. While dead rows are removed, a copy of the others takes half as much again; it shares the payloads.
-pub(crate) fn memory_bytes(spec: &Spec, rows: u64, bytes: PointBytes) -> u64 {
+/// Most memory of a delta of so many rows with a vector of each name, dead ones included, whose ids and payloads have
+/// so many bytes, without centroids. While dead rows are removed, a copy of the others takes half as much again; it
+/// shares the payloads.
+pub(crate) fn memory_bytes(specs: &Specs, rows: u64, bytes: PointBytes) -> u64 {
     let PointBytes { ids, payloads } = bytes;
-    let point = spec.row_bytes() as u64 + POINT_BYTES + row_bytes(spec.dim);
+    let codes: u64 = specs.each().map(|of| row_bytes(of.spec.dim)).sum();
+    let point = specs.row_bytes() as u64 + POINT_BYTES + codes;
     let points = rows.saturating_mul(point).saturating_add(ids.saturating_mul(2));
     let of_payloads =
         if payloads > 0 { payloads.saturating_add(rows.saturating_mul(PAYLOAD_BYTES)) } else { 0 };
-    let points = points.saturating_add(points / 2).saturating_add(2 * Block::rows_max(spec) as u64 * point);
+    let points = points.saturating_add(points / 2).saturating_add(2 * Block::rows_max(specs) as u64 * point);
     points.saturating_add(of_payloads)
 }

@@ -9,10 +9,12 @@ use super::block::{Block, RowBits};
 use super::sample::{Asked, sample};
 use super::state::{At, State};
 use crate::collections::error::{Error, Result};
+use crate::collections::spec::Specs;
 use crate::rows::ExternalId;
 
 /// Rows of a state that match a predicate, as far as they were asked for. Each row is decided once.
 pub(crate) struct Matches {
+    specs: Specs,
     predicate: Arc<Predicate>,
     /// Number of the first block.
     first: u32,
@@ -30,26 +32,30 @@ struct Decided {
     matching: RowBits,
 }
 
-/// What a filter may ask about a point in memory. Its one vector has no name.
-struct FactsOf<'a>(&'a ExternalId);
+/// What a filter may ask about a point in memory.
+struct FactsOf<'a> {
+    id: &'a ExternalId,
+    /// Names of the vectors that it has.
+    has: &'a dyn Fn(&str) -> bool,
+}
 
 impl PointFacts for FactsOf<'_> {
     fn has_id(&self, id: &IdValue) -> bool {
-        self.0.is_named(id)
+        self.id.is_named(id)
     }
 
     fn has_vector(&self, name: &str) -> bool {
-        name.is_empty()
+        (self.has)(name)
     }
 }
 
-/// Whether a point of this id matches. A payload is compact JSON.
+/// Whether a point matches. A payload is compact JSON.
 ///
 /// # Errors
 /// The text says what is wrong with the payload.
-pub(crate) fn holds(predicate: &Predicate, id: &ExternalId, payload: Option<&[u8]>) -> Result<bool, String> {
+fn holds(predicate: &Predicate, facts: &FactsOf<'_>, payload: Option<&[u8]>) -> Result<bool, String> {
     let payload = payload.map_or_else(|| Ok(Payload::new()), Payload::from_stored)?;
-    Ok(predicate.matches(&payload, &FactsOf(id)))
+    Ok(predicate.matches(&payload, facts))
 }
 
 impl Matches {
@@ -62,7 +68,9 @@ impl Matches {
             own.rows.insert(row);
             let payload = block.payload(row).map(|json| &**json);
             self.reads += u64::from(payload.is_some());
-            match holds(&self.predicate, id, payload) {
+            let column = |name: &str| block.column(self.specs.position(name)?);
+            let has = |name: &str| column(name).is_some_and(|column| column.get(row).is_some());
+            match holds(&self.predicate, &FactsOf { id, has: &has }, payload) {
                 Ok(true) => own.matching.insert(row),
                 Ok(false) => {}
                 Err(why) => _ = self.failed.get_or_insert(why),
@@ -88,9 +96,10 @@ impl Matches {
 
 impl State {
     /// Rows that match a predicate, none of which is decided.
-    pub(crate) fn matches(&self, predicate: &Arc<Predicate>) -> Matches {
+    pub(crate) fn matches(&self, specs: &Specs, predicate: &Arc<Predicate>) -> Matches {
         let blocks = vec![Decided::default(); self.blocks.len()];
-        Matches { predicate: predicate.clone(), first: self.first, blocks, reads: 0, failed: None }
+        let (specs, predicate) = (specs.clone(), predicate.clone());
+        Matches { specs, predicate, first: self.first, blocks, reads: 0, failed: None }
     }
 
     /// Points in memory behind `after`, with their places, in no order.
@@ -112,8 +121,8 @@ impl State {
     ///
     /// # Errors
     /// `Corrupt` for a payload that is none.
-    pub(crate) fn asked_of_memory(&self, predicate: &Arc<Predicate>) -> Result<Asked> {
-        let mut matches = self.matches(predicate);
+    pub(crate) fn asked_of_memory(&self, specs: &Specs, predicate: &Arc<Predicate>) -> Result<Asked> {
+        let mut matches = self.matches(specs, predicate);
         let mut asked = Asked { open: self.behind(None).count() as u64, ..Asked::default() };
         for (_, at, block) in sample(asked.open, self.behind(None)) {
             asked.asked += 1;

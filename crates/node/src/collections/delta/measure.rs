@@ -11,6 +11,7 @@ use stratann_kernel::{DType, Metric};
 
 use super::groups::CoarseOf;
 use super::*;
+use crate::collections::spec::Spec;
 
 fn setting(name: &str, usual: &str) -> String {
     std::env::var(name).unwrap_or(usual.to_string())
@@ -44,7 +45,12 @@ fn apply(delta: &Delta, rows: &[&[u8]]) -> f64 {
         let place = Place { seq, ordinal: 0 };
         delta.apply(
             seq,
-            ids.iter().zip(rows).map(|(id, vector)| Change::Put { id, place, vector, payload: None }),
+            ids.iter().zip(rows).map(|(id, vector)| Change::Put {
+                id,
+                place,
+                vectors: Cow::Borrowed(*vector),
+                payload: None,
+            }),
         );
         times.push(begin.elapsed());
     }
@@ -75,18 +81,19 @@ fn times_of_the_delta() {
     let step = (others.len() / (LISTS_MAX * SAMPLE_OF_LIST)).max(1);
     let sample = others.iter().step_by(step).copied().flatten().copied().collect::<Vec<u8>>();
     let coarse = Coarse::of_sample(spec.shape(), &sample, LISTS_MAX).unwrap();
+    let of = VectorsOf { name: 0, spec: &spec };
     println!("{count} rows of {dim} {}, {}", dtype.name(), metric.name());
     let plain = Delta::new(spec);
     {
         // Rows stay without lists.
         let mut state = State::clone(&plain.state());
-        state.groups.push(groups::Group::without_lists());
+        state.lists[0].groups.push(groups::Group::without_lists());
         plain.publish(state);
     }
     println!("without codes {:.0} rows a second", apply(&plain, rows));
     let delta = Delta::new(spec);
     let mut state = State::clone(&delta.state());
-    state.set_coarse(CoarseOf { segment: 1, coarse: Arc::new(coarse) });
+    state.set_coarse(0, CoarseOf { segment: 1, coarse: Arc::new(coarse) });
     delta.publish(state);
     println!("with codes {:.0} rows a second", apply(&delta, rows));
     let state = delta.state();
@@ -98,12 +105,12 @@ fn times_of_the_delta() {
         let mut hits = 0;
         for query in &queries {
             let truth =
-                state.nearest(&spec, query, &Wanted { all_rows: true, ..wanted }, &mut Searching::default());
-            let found = state.nearest(&spec, query, &wanted, &mut searching);
+                state.nearest(of, query, &Wanted { all_rows: true, ..wanted }, &mut Searching::default());
+            let found = state.nearest(of, query, &wanted, &mut searching);
             hits += found.iter().filter(|hit| hit.distance <= truth[k - 1].distance).count();
         }
         let stats = searching.stats;
-        let time = time(&queries, |query| _ = state.nearest(&spec, query, &wanted, &mut searching));
+        let time = time(&queries, |query| _ = state.nearest(of, query, &wanted, &mut searching));
         let each = |sum: u64| sum as f64 / queries.len() as f64;
         println!(
             "k {k} recall {recall}: {:.4} in {time:?}; lists {:.1}, codes {:.0}, distances {:.0}",

@@ -15,6 +15,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -23,7 +24,7 @@ use stratann_core::delta::Pushing;
 
 use super::error::Result;
 use super::point::{Place, PointBytes};
-use super::spec::Spec;
+use super::spec::{Specs, VectorsOf};
 use crate::rows::ExternalId;
 use crate::segments::{Newer, Segment};
 
@@ -46,8 +47,8 @@ pub(super) enum Change<'a> {
         id: &'a ExternalId,
         /// Its place in the tail.
         place: Place,
-        /// Its components.
-        vector: &'a [u8],
+        /// The record of its vectors.
+        vectors: Cow<'a, [u8]>,
         /// Its payload as compact JSON.
         payload: Option<&'a Arc<[u8]>>,
     },
@@ -78,16 +79,23 @@ pub struct Point {
     pub id: ExternalId,
     /// Sequence number of the change that wrote it.
     pub seq: u64,
-    /// Its components, little-endian.
-    pub vector: Vec<u8>,
+    /// Its vectors: for each name of the collection, in their order, the components, little-endian, or nothing. Without
+    /// names there is one.
+    pub vectors: Vec<Option<Vec<u8>>>,
     /// Its payload as compact JSON, in which the keys of an object ascend; `None` for a point without fields.
     pub payload: Option<Vec<u8>>,
 }
 
 impl Point {
-    /// Bytes of vector and payload.
+    /// The components of its first vector; that is the only one in a collection whose vectors have no names.
+    pub fn vector(&self) -> &[u8] {
+        self.vectors.iter().flatten().next().map_or(&[], Vec::as_slice)
+    }
+
+    /// Bytes of vectors and payload.
     pub(super) fn bytes(&self) -> usize {
-        self.vector.len() + self.payload.as_ref().map_or(0, Vec::len)
+        let vectors: usize = self.vectors.iter().flatten().map(Vec::len).sum();
+        vectors + self.payload.as_ref().map_or(0, Vec::len)
     }
 }
 
@@ -95,7 +103,7 @@ type Index = BTreeMap<ExternalId, At>;
 
 /// The newest points.
 pub(super) struct Delta {
-    spec: Spec,
+    specs: Specs,
     /// Locked before the state. It is changed together with it.
     index: RwLock<Index>,
     state: RwLock<Arc<State>>,
@@ -109,13 +117,15 @@ pub(super) struct Reader<'a> {
 
 impl Delta {
     #[cfg(test)]
-    pub(super) fn new(spec: Spec) -> Delta {
-        Delta::of_segments(spec, State::default())
+    pub(super) fn new(specs: impl Into<Specs>) -> Delta {
+        let specs = specs.into();
+        let state = State::of_segments(&specs, 0, Vec::new());
+        Delta::of_segments(specs, state)
     }
 
     /// A delta without points beside segments.
-    pub(super) fn of_segments(spec: Spec, state: State) -> Delta {
-        Delta { spec, index: RwLock::default(), state: RwLock::new(Arc::new(state)) }
+    pub(super) fn of_segments(specs: Specs, state: State) -> Delta {
+        Delta { specs, index: RwLock::default(), state: RwLock::new(Arc::new(state)) }
     }
 
     /// The newest state.
@@ -137,10 +147,14 @@ impl Delta {
         let (mut pushing, mut probes) = (Pushing::default(), Vec::new());
         for change in changes {
             match change {
-                Change::Put { id, place, vector, payload } => {
-                    let at = state.append(&self.spec, (id, place), Content { vector, payload });
-                    if state.file(at, vector, &mut pushing) {
-                        probes.push(at);
+                Change::Put { id, place, vectors, payload } => {
+                    let content = Content { vectors: Cow::Borrowed(&*vectors), payload };
+                    let at = state.append(&self.specs, (id, place), content);
+                    let vectors = self.specs.vectors_in(&vectors).unwrap_or_default();
+                    for (of, vector) in self.specs.each().zip(vectors) {
+                        if vector.is_some_and(|vector| state.file(of.name, at, vector, &mut pushing)) {
+                            probes.push((of, at));
+                        }
                     }
                     if let Some(older) = index.insert(id.clone(), at) {
                         state.kill(older);
@@ -159,10 +173,10 @@ impl Delta {
             rows.sort_unstable();
             state.kill_in_segment(segment, &rows);
         }
-        state.seed(&self.spec);
-        probes.into_iter().for_each(|at| state.probe(&self.spec, at));
+        self.specs.each().for_each(|of| state.seed(of));
+        probes.into_iter().for_each(|(of, at)| state.probe(of, at));
         if state.is_mostly_dead() {
-            state = state.compacted(&self.spec, &mut index);
+            state = state.compacted(&self.specs, &mut index);
         }
         state.seq = seq;
         self.publish(state);
@@ -211,19 +225,26 @@ impl Delta {
         self.publish(state);
     }
 
-    /// Makes centroids of the largest segment, unless there are some of it, and has rows filed around them from now on.
-    /// Does without when `reserve` has no memory for them.
+    /// Makes centroids of the segment with most vectors of each name, unless there are some of it, and has rows filed
+    /// around them from now on. Does without when `reserve` has no memory for them.
     pub(super) fn renew_coarse(&self, reserve: impl FnOnce(u64) -> Result<()>) {
         let state = self.state();
-        let Some(segment) = state.segment_for_lists() else { return };
-        if reserve(coarse_bytes(&self.spec, segment.rows())).is_err() {
+        let due = |of: VectorsOf<'_>| state.segment_for_lists(of.name).is_some();
+        let bytes = |of: VectorsOf<'_>| {
+            let segment = state.segment_for_lists(of.name);
+            segment.map_or(0, |segment| coarse_bytes(of.spec, segment.rows_with(of.name)))
+        };
+        if !self.specs.each().any(due) || reserve(self.specs.each().map(bytes).sum()).is_err() {
             return;
         }
-        if let Some(own) = coarse_of(&self.spec, segment) {
-            let _index = self.index.write().unwrap_or_else(|e| e.into_inner());
-            let mut state = State::clone(&self.state());
-            state.set_coarse(own);
-            self.publish(state);
+        for of in self.specs.each() {
+            let coarse = state.segment_for_lists(of.name).and_then(|segment| coarse_of(of, segment));
+            if let Some(own) = coarse {
+                let _index = self.index.write().unwrap_or_else(|e| e.into_inner());
+                let mut state = State::clone(&self.state());
+                state.set_coarse(of.name, own);
+                self.publish(state);
+            }
         }
     }
 

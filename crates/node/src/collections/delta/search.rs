@@ -9,7 +9,7 @@ use stratann_kernel::distance::Exact;
 use super::block::Block;
 use super::matching::Matches;
 use super::state::{At, LiveBlock, State};
-use crate::collections::spec::Spec;
+use crate::collections::spec::VectorsOf;
 use crate::rows::ExternalId;
 use crate::segments::{Candidate, KSmallest};
 
@@ -92,6 +92,8 @@ impl PartialOrd for Name<'_> {
 /// The nearest rows so far.
 pub(super) struct Nearest<'a> {
     state: &'a State,
+    /// The name of the vectors.
+    name: usize,
     exact: Exact,
     /// A row that is no result.
     pub(super) skip: Option<At>,
@@ -103,11 +105,16 @@ pub(super) struct Nearest<'a> {
 }
 
 impl<'a> Nearest<'a> {
-    pub(super) fn of(state: &'a State, spec: &Spec, query: &[u8], (k, bound): (usize, f32)) -> Nearest<'a> {
+    pub(super) fn of(
+        state: &'a State,
+        VectorsOf { name, spec }: VectorsOf<'_>,
+        query: &[u8],
+        (k, bound): (usize, f32),
+    ) -> Nearest<'a> {
         let mut exact = Exact::default();
         exact.set(spec.metric, spec.dtype, spec.dim, query);
         let best = KSmallest::new(k, bound);
-        Nearest { state, exact, skip: None, matches: None, best, distances: 0, buffer: Vec::new() }
+        Nearest { state, name, exact, skip: None, matches: None, best, distances: 0, buffer: Vec::new() }
     }
 
     /// Keeps a row where it is a result. Returns whether it was kept.
@@ -124,10 +131,11 @@ impl<'a> Nearest<'a> {
     fn offer_all(&mut self, from: u32, blocks: &'a [LiveBlock]) {
         let blocks = blocks.iter().zip(from..);
         for (own, block) in blocks.filter(|(own, _)| own.dead.count() < own.block.rows()) {
+            let Some(column) = own.block.column(self.name) else { continue };
             let mut distances = std::mem::take(&mut self.buffer);
-            self.exact.distances(&own.block.vectors, &own.block.inverse_norms, &mut distances);
+            self.exact.distances(&column.vectors, &column.inverse_norms, &mut distances);
             self.distances += distances.len() as u64;
-            for (row, &distance) in distances.iter().enumerate().filter(|(row, _)| !own.dead.has(*row)) {
+            for (row, &distance) in column.rows().zip(&distances).filter(|(row, _)| !own.dead.has(*row)) {
                 self.offer(distance, (At { block, row: row as u32 }, &own.block), 0);
             }
             self.buffer = distances;
@@ -158,9 +166,8 @@ impl Points for Nearest<'_> {
         let at = At::of_name(row);
         let is_dead = |own: &&LiveBlock| own.dead.has(at.row as usize) || self.skip == Some(at);
         let Some(own) = self.state.block(at).filter(|own| !is_dead(own)) else { return f32::INFINITY };
-        let row = at.row as usize;
-        let Some(vector) = own.block.vector(row) else { return f32::INFINITY };
-        let norm = own.block.inverse_norms.get(row).copied().unwrap_or_default();
+        let found = own.block.column(self.name).and_then(|column| column.get(at.row as usize));
+        let Some((vector, norm)) = found else { return f32::INFINITY };
         let distance = self.exact.distance(vector, norm);
         self.distances += 1;
         let is_kept = self.offer(distance, (at, &own.block), list);
@@ -174,36 +181,37 @@ impl State {
     #[cfg(test)]
     pub(crate) fn nearest(
         &self,
-        spec: &Spec,
+        of: VectorsOf<'_>,
         query: &[u8],
         wanted: &Wanted,
         searching: &mut Searching,
     ) -> Vec<Hit> {
-        self.nearest_points(spec, query, wanted, searching).into_iter().map(|(hit, _)| hit).collect()
+        self.nearest_points(of, query, wanted, searching).into_iter().map(|(hit, _)| hit).collect()
     }
 
     /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted. The
     /// payload of each is beside it.
     pub(crate) fn nearest_points(
         &self,
-        spec: &Spec,
+        of: VectorsOf<'_>,
         query: &[u8],
         wanted: &Wanted,
         searching: &mut Searching,
     ) -> Vec<(Hit, Option<Arc<[u8]>>)> {
-        let mut nearest = Nearest::of(self, spec, query, (wanted.k, wanted.bound));
+        let mut nearest = Nearest::of(self, of, query, (wanted.k, wanted.bound));
         let Searching { query: buffers, stats, matches } = searching;
         nearest.matches = matches.as_mut();
         stats.rows += self.rows();
         // A code costs as much as the distance of a row of bytes.
-        let is_cheap = wanted.recall >= 1.0 && spec.dtype.size() == 1;
+        let is_cheap = wanted.recall >= 1.0 && of.spec.dtype.size() == 1;
         if wanted.all_rows || is_cheap {
             nearest.offer_all(self.first, &self.blocks);
         } else {
             // Rows without lists first: their distances bound those of the others.
             let has_use = |lists: &Lists| lists.is_calibrated() || lists.rows() >= SCANNED_ROWS;
-            let (in_lists, others): (Vec<_>, Vec<_>) =
-                self.blocks_of_groups().partition(|(group, _)| group.lists.as_deref().is_some_and(has_use));
+            let (in_lists, others): (Vec<_>, Vec<_>) = self
+                .blocks_of_groups(of.name)
+                .partition(|(group, _)| group.lists.as_deref().is_some_and(has_use));
             others.into_iter().for_each(|(group, blocks)| nearest.offer_all(group.from, blocks));
             let effort = Effort { recall: wanted.recall, k: wanted.k };
             for lists in in_lists.iter().filter_map(|(group, _)| group.lists.as_ref()) {

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
 
 use super::block::{Block, Content, RowBits, memory_bytes};
-use super::groups::{CoarseOf, Group, Renamed};
+use super::groups::{NameLists, Renamed};
 use super::{Index, Point};
 use crate::collections::error::Result;
 use crate::collections::point::{Manifest, Place, PointBytes};
-use crate::collections::spec::Spec;
+use crate::collections::spec::Specs;
 use crate::rows::ExternalId;
-use crate::segments::{self, Newer, Overlay, Segment, SegmentEntry};
+use crate::segments::{self, NamedIndex, Newer, Overlay, Segment, SegmentEntry};
 
 /// A row of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,16 +29,72 @@ pub(super) struct LiveBlock {
     pub(super) dead: RowBits,
 }
 
+/// A row that is written into a segment.
+#[derive(Clone, Copy)]
+pub(crate) struct SealedRow<'a> {
+    block: &'a Block,
+    row: usize,
+}
+
+impl<'a> SealedRow<'a> {
+    /// Its vectors, one for each name.
+    pub(crate) fn vectors(&self) -> impl Iterator<Item = Option<&'a [u8]>> + use<'a> {
+        self.block.vectors(self.row)
+    }
+
+    /// Its payload as compact JSON.
+    pub(crate) fn payload(&self) -> Option<&'a Arc<[u8]>> {
+        self.block.payload(self.row)
+    }
+}
+
 /// A segment, and its rows that are left in this state.
 #[derive(Clone)]
 pub(crate) struct SegmentState {
     pub(crate) segment: Arc<Segment>,
     pub(crate) left: LeftRows,
+    /// The rows of each index that are left, where they are others than those of the segment.
+    of_indexes: Vec<Option<LeftRows>>,
     /// Newer payloads of its rows.
     pub(crate) overlay: Overlay,
 }
 
 impl SegmentState {
+    /// A segment of which these rows are left.
+    pub(crate) fn new(segment: Arc<Segment>, left: Sieve, overlay: Overlay) -> SegmentState {
+        let left = LeftRows::new(left);
+        let of_index = |index: &Option<NamedIndex>| index.as_ref().and_then(|own| own.left_of(left.rows()));
+        let of_indexes = segment.indexes.iter().map(of_index).collect();
+        SegmentState { segment, left, of_indexes, overlay }
+    }
+
+    /// The same with fewer rows left, among which nothing is searched.
+    pub(crate) fn counted(&self, left: LeftRows) -> SegmentState {
+        SegmentState { left, of_indexes: Vec::new(), ..self.clone() }
+    }
+
+    /// The same with fewer rows left, and those of the index that is searched.
+    pub(crate) fn among(&self, name: usize, left: LeftRows, of_index: Option<LeftRows>) -> SegmentState {
+        let of_indexes = (0..=name).map(|at| of_index.clone().filter(|_| at == name)).collect();
+        SegmentState { left, of_indexes, ..self.clone() }
+    }
+
+    /// The rows of the index of a name that are left.
+    pub(crate) fn left_in(&self, name: usize) -> &LeftRows {
+        self.of_indexes.get(name).and_then(Option::as_ref).unwrap_or(&self.left)
+    }
+
+    /// Takes rows out, which ascend.
+    fn kill(&mut self, rows: &[u32]) {
+        self.left = self.left.without(rows);
+        for (index, left) in self.segment.indexes.iter().zip(&mut self.of_indexes) {
+            if let (Some(index), Some(left)) = (index, left) {
+                *left = left.without(&index.rows_among(rows));
+            }
+        }
+        self.overlay.remove(rows);
+    }
+
     /// Number of the change that wrote a point of the segment, or its payload.
     pub(crate) fn seq_of(&self, place: &segments::Place) -> u64 {
         self.overlay.get(place.row).map_or(place.seq, |newer| newer.seq)
@@ -64,10 +121,8 @@ pub(crate) struct State {
     pub(crate) watermark: u64,
     pub(crate) segments: Vec<SegmentState>,
     pub(super) blocks: Vec<LiveBlock>,
-    /// Consecutive blocks whose rows are in lists together. Those of sealed blocks are groups of their own.
-    pub(super) groups: Vec<Group>,
-    /// Centroids of the largest segment, for the next group.
-    pub(super) coarse: Option<CoarseOf>,
+    /// Lists of codes, for each name of vectors.
+    pub(super) lists: Vec<NameLists>,
     /// Number of the first block.
     pub(super) first: u32,
     /// Blocks before this number get no more rows, because they are written into a segment.
@@ -81,8 +136,9 @@ pub(crate) struct State {
 
 impl State {
     /// Segments without points beside them.
-    pub(crate) fn of_segments(watermark: u64, segments: Vec<SegmentState>) -> State {
-        State { watermark, segments, ..State::default() }
+    pub(crate) fn of_segments(specs: &Specs, watermark: u64, segments: Vec<SegmentState>) -> State {
+        let lists = vec![NameLists::default(); specs.count()];
+        State { watermark, segments, lists, ..State::default() }
     }
 
     /// Points.
@@ -118,12 +174,12 @@ impl State {
     }
 
     /// Memory once so many more rows are there, whose ids and payloads have so many bytes.
-    pub(crate) fn memory_with(&self, spec: &Spec, rows: u64, bytes: PointBytes) -> u64 {
+    pub(crate) fn memory_with(&self, specs: &Specs, rows: u64, bytes: PointBytes) -> u64 {
         let rows = self.rows.saturating_add(rows);
         let mut all = self.all_bytes;
         all += bytes;
-        let beside = self.lists_bytes(spec, rows).saturating_add(self.overlay_bytes());
-        memory_bytes(spec, rows, all).saturating_add(beside)
+        let beside = self.lists_bytes(specs, rows).saturating_add(self.overlay_bytes());
+        memory_bytes(specs, rows, all).saturating_add(beside)
     }
 
     /// The segment with this number.
@@ -145,8 +201,7 @@ impl State {
     pub(super) fn kill_in_segment(&mut self, number: u64, rows: &[u32]) {
         let mut segments = self.segments.iter_mut();
         if let Some(own) = segments.find(|own| own.segment.entry.number == number) {
-            own.left = own.left.without(rows);
-            own.overlay.remove(rows);
+            own.kill(rows);
         }
     }
 
@@ -188,14 +243,14 @@ impl State {
     /// Appends a row to the last block, or to a new one. A block that another state has is copied first.
     pub(super) fn append(
         &mut self,
-        spec: &Spec,
+        specs: &Specs,
         (id, place): (&ExternalId, Place),
         content: Content<'_>,
     ) -> At {
-        let is_full = self.blocks.last().is_none_or(|last| last.block.rows() >= Block::rows_max(spec));
+        let is_full = self.blocks.last().is_none_or(|last| last.block.rows() >= Block::rows_max(specs));
         if is_full || self.next_block() <= self.sealed || self.group_begins() {
             self.begin_group();
-            self.blocks.push(LiveBlock { block: Arc::new(Block::empty(spec)), dead: RowBits::default() });
+            self.blocks.push(LiveBlock { block: Arc::new(Block::empty(specs)), dead: RowBits::default() });
         }
         self.rows += 1;
         self.live += 1;
@@ -207,7 +262,7 @@ impl State {
         if let Some(last) = self.blocks.last_mut() {
             let block = Arc::make_mut(&mut last.block);
             row = block.rows() as u32;
-            block.push(spec, (id, place), content);
+            block.push(specs, (id, place), content);
         }
         At { block, row }
     }
@@ -238,35 +293,31 @@ impl State {
     }
 
     /// The same points in new blocks, in the same order and groups.
-    pub(super) fn compacted(&self, spec: &Spec, index: &mut Index) -> State {
+    pub(super) fn compacted(&self, specs: &Specs, index: &mut Index) -> State {
         let mut state = State {
             seq: self.seq,
             watermark: self.watermark,
             segments: self.segments.clone(),
-            coarse: self.coarse.clone(),
+            lists: self.lists.iter().map(NameLists::without_groups).collect(),
             first: self.next_block(),
             ..State::default()
         };
-        for (group, blocks) in self.blocks_of_groups() {
-            let from = state.next_block();
-            state.groups.push(Group::beginning(from));
-            let mut renamed = Renamed { from: group.from, rows: Vec::with_capacity(blocks.len()) };
-            for own in blocks {
-                let mut names = vec![None; own.block.rows()];
-                for row in own.live_rows() {
-                    let parts = (own.block.id(row), own.block.place(row), own.block.content(row));
-                    if let (Some(id), Some(place), Some(content)) = parts {
-                        let at = state.append(spec, (id, place), content);
-                        index.insert(id.clone(), at);
-                        names[row] = Some(at);
-                    }
+        let mut renamed = Renamed { from: self.first, rows: Vec::with_capacity(self.blocks.len()) };
+        for (own, number) in self.blocks.iter().zip(self.first..) {
+            state.begin_groups_of(self, number);
+            let mut names = vec![None; own.block.rows()];
+            for row in own.live_rows() {
+                let parts = (own.block.id(row), own.block.place(row), own.block.content(row));
+                if let (Some(id), Some(place), Some(content)) = parts {
+                    let at = state.append(specs, (id, place), content);
+                    index.insert(id.clone(), at);
+                    names[row] = Some(at);
                 }
-                renamed.rows.push(names);
             }
-            if let Some(last) = state.groups.last_mut() {
-                *last = group.renamed(from, &renamed);
-            }
+            renamed.rows.push(names);
         }
+        state.begin_groups_of(self, self.next_block());
+        state.lists.iter_mut().zip(&self.lists).for_each(|(new, own)| new.rename(own, &renamed));
         state
     }
 
@@ -281,10 +332,11 @@ impl State {
     }
 
     /// Points of sealed blocks that live, with the numbers of their changes.
-    pub(crate) fn sealed_points(&self) -> impl Iterator<Item = (&ExternalId, u64, Content<'_>)> {
+    pub(crate) fn sealed_points(&self) -> impl Iterator<Item = (&ExternalId, u64, SealedRow<'_>)> {
         self.blocks.iter().take((self.sealed - self.first) as usize).flat_map(|own| {
             own.live_rows().filter_map(|row| {
-                Some((own.block.id(row)?, own.block.place(row)?.seq, own.block.content(row)?))
+                let sealed = SealedRow { block: &own.block, row };
+                Some((own.block.id(row)?, own.block.place(row)?.seq, sealed))
             })
         })
     }
@@ -309,7 +361,7 @@ impl State {
             }
         }
         let mut state = State { blocks: kept.to_vec(), first, sealed: first, ..self.clone() };
-        state.groups.retain(|group| group.from >= first);
+        state.lists.iter_mut().for_each(|lists| lists.groups.retain(|group| group.from >= first));
         (state.rows, state.live) = (0, 0);
         (state.bytes, state.all_bytes) = (PointBytes::default(), PointBytes::default());
         for own in kept {
@@ -331,7 +383,7 @@ impl State {
         Some(Point {
             id: block.id(row)?.clone(),
             seq: block.place(row)?.seq,
-            vector: block.vector(row)?.to_vec(),
+            vectors: block.vectors(row).map(|vector| vector.map(<[u8]>::to_vec)).collect(),
             payload: block.payload(row).map(|json| json.to_vec()),
         })
     }

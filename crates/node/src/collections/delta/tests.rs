@@ -1,15 +1,17 @@
 use stratann_kernel::{DType, Metric};
 
 use super::*;
+use crate::collections::spec::Spec;
 
 const SPEC: Spec = Spec { dim: 2, metric: Metric::L2, dtype: DType::U8, kind: None };
 
 /// The nearest of all rows, which are those of the lists.
 fn nearest(state: &State, spec: &Spec, query: &[u8], k: usize) -> Vec<Hit> {
     let wanted = Wanted { k, recall: 1.0, bound: f32::INFINITY, all_rows: true };
-    let all = state.nearest(spec, query, &wanted, &mut Searching::default());
+    let of = VectorsOf { name: 0, spec };
+    let all = state.nearest(of, query, &wanted, &mut Searching::default());
     let by_lists = Wanted { all_rows: false, ..wanted };
-    assert_eq!(state.nearest(spec, query, &by_lists, &mut Searching::default()), all);
+    assert_eq!(state.nearest(of, query, &by_lists, &mut Searching::default()), all);
     all
 }
 
@@ -17,7 +19,8 @@ fn put(id: &ExternalId, seq: u64, vector: [u8; 2]) -> impl Fn(&Delta) {
     let id = id.clone();
     move |delta| {
         let place = Place { seq, ordinal: 0 };
-        delta.apply(seq, [Change::Put { id: &id, place, vector: &vector, payload: None }].into_iter());
+        let vectors = Cow::Borrowed(&vector[..]);
+        delta.apply(seq, [Change::Put { id: &id, place, vectors, payload: None }].into_iter());
     }
 }
 
@@ -51,7 +54,7 @@ fn dead_rows_are_removed_once_they_are_more_than_half() {
         assert_eq!(delta.reader().place(id).map(|(place, _)| place), Some(Place { seq, ordinal: 0 }));
         let found = delta.reader().points(&ids).0;
         assert_eq!(found.iter().flatten().count() as u64, state.points());
-        assert!(found.iter().flatten().all(|point| point.vector == [point.seq as u8, 1]));
+        assert!(found.iter().flatten().all(|point| point.vector() == [point.seq as u8, 1]));
     }
     assert_eq!(delta.state().bytes().ids, 90);
     delta.apply(501, ids.iter().map(Change::Remove));
@@ -77,7 +80,8 @@ fn distances_that_are_no_number_are_the_largest() {
     for (number, vector) in (1..).zip(vectors) {
         let (id, vector) = (ExternalId::Number(number), vector.map(f32::to_le_bytes).concat());
         let place = Place { seq: number, ordinal: 0 };
-        delta.apply(number, [Change::Put { id: &id, place, vector: &vector, payload: None }].into_iter());
+        let vectors = Cow::Borrowed(&vector[..]);
+        delta.apply(number, [Change::Put { id: &id, place, vectors, payload: None }].into_iter());
     }
     let query = [f32::MAX, -f32::MAX].map(f32::to_le_bytes).concat();
     let found = nearest(&delta.state(), &spec, &query, 3);
@@ -103,7 +107,7 @@ fn change(delta: &Delta, spec: &Spec, number: u64, known: u64) {
     let place = Place { seq: number, ordinal: 0 };
     let changes = ids.iter().zip(&vectors).enumerate().map(|(at, (id, vector))| match at % 5 {
         4 => Change::Remove(id),
-        _ => Change::Put { id, place, vector, payload: None },
+        _ => Change::Put { id, place, vectors: Cow::Borrowed(&vector[..]), payload: None },
     });
     delta.apply(number, changes);
 }
@@ -138,10 +142,11 @@ fn lists_find_what_all_distances_do_while_rows_change_are_sealed_and_filed_again
                 24 => delta.unseal(),
                 30 => _ = delta.seal(),
                 40 => {
-                    let of_lists = state.groups.iter().filter_map(|group| group.lists.as_ref()).next_back();
+                    let of_lists =
+                        state.lists[0].groups.iter().filter_map(|group| group.lists.as_ref()).next_back();
                     let mut state = State::clone(&state);
                     let coarse = of_lists.unwrap().coarse().clone();
-                    state.set_coarse(groups::CoarseOf { segment: 1, coarse });
+                    state.set_coarse(0, groups::CoarseOf { segment: 1, coarse });
                     delta.publish(state);
                 }
                 45 => delta.take_sealed_out(30, None),
@@ -156,7 +161,7 @@ fn lists_find_what_all_distances_do_while_rows_change_are_sealed_and_filed_again
                 held.push((found(&state, &spec), state));
             }
         }
-        let groups = delta.state().groups.iter().filter(|group| group.lists.is_some()).count();
+        let groups = delta.state().lists[0].groups.iter().filter(|group| group.lists.is_some()).count();
         assert!(groups > 0, "{metric:?} {dtype:?}");
         held.iter().for_each(|(expected, state)| assert_eq!(found(state, &spec), *expected));
     }
@@ -172,7 +177,7 @@ fn a_bound_leaves_out_what_is_beyond_it() {
     let mut searching = Searching::default();
     let wanted = Wanted { k: 40, recall: 1.0, bound: all[20].distance, all_rows: false };
     let within: Vec<_> = all.into_iter().filter(|hit| hit.distance <= wanted.bound).collect();
-    assert_eq!(state.nearest(&spec, &query, &wanted, &mut searching), within);
+    assert_eq!(state.nearest(VectorsOf { name: 0, spec: &spec }, &query, &wanted, &mut searching), within);
     let DeltaStats { rows, lists, codes, distances } = searching.stats;
     assert!(rows == state.rows() && lists > 0 && codes <= rows && distances < codes, "{:?}", searching.stats);
 }

@@ -45,7 +45,7 @@ impl Chosen {
         let is_fold = self.is_fold;
         let of = |own: SegmentState| {
             // Rows keep their places in a fold, so dead ones have one.
-            let all = is_fold.then(|| Arc::new(own.segment.index.all_rows()));
+            let all = is_fold.then(|| Arc::new(own.segment.all_rows()));
             let left = all.unwrap_or_else(|| own.left.rows().clone());
             Source { left, segment: own.segment, overlay: own.overlay }
         };

@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_job_says_how_far_its_stage_is() {
         let spec = Spec { dim: 2, dtype: DType::F32, metric: Metric::L2, kind: None };
-        let (slot, jobs, pace) = (Slot::new(1, "c", spec), Jobs::default(), Pace::default());
+        let (slot, jobs, pace) = (Slot::new(1, "c", spec.into()), Jobs::default(), Pace::default());
         assert_eq!(slot.progress(), []);
         let progress = jobs.stopping(&slot, Job::Merge, pace.begin());
         progress.stage("first", 5, "blocks");

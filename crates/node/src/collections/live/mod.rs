@@ -2,6 +2,7 @@
 
 mod chosen;
 mod jobs;
+mod making;
 pub(super) mod opening;
 mod pace;
 mod payloads;
@@ -9,6 +10,7 @@ mod publish;
 mod schema;
 mod sequencer;
 mod slot;
+mod vectors;
 
 pub use jobs::JobFacts;
 pub(super) use jobs::{Job, Jobs};

@@ -1,11 +1,11 @@
 //! A collection as its rows and its segments have it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stratann_core::sieve::Sieve;
-use stratann_engine::index::LeftRows;
 use stratann_params::IndexKind;
 
 use super::chosen::{Taken, sized, to_fold};
@@ -15,7 +15,7 @@ use crate::collections::budget::{Reserved, SegmentRoom};
 use crate::collections::delta::{Change, Delta, SegmentState, State, memory_bytes, seed_bytes};
 use crate::collections::error::{Error, Result};
 use crate::collections::point::{Manifest, Place, PointBytes, TailPoint, decode_point};
-use crate::collections::spec::Spec;
+use crate::collections::spec::Specs;
 use crate::rows::{CHUNK_BYTES, Key, RowKind, Rows};
 use crate::segments::{
     Layout, LayoutCopy, Level, Newer, Overlay, Segment, SegmentEntry, Sized, Unfinished, folder_of,
@@ -48,17 +48,11 @@ pub(crate) fn damaged(key: &Key, why: &str) -> Error {
 ///
 /// # Errors
 /// `Corrupt` for one that is no point of this collection.
-pub(crate) fn point<'a>(key: &Key, value: &'a [u8], spec: &Spec) -> Result<(Place, TailPoint<'a>)> {
+pub(crate) fn point<'a>(key: &Key, value: &'a [u8], specs: &Specs) -> Result<(Place, TailPoint<'a>)> {
     let place = Place::of_tail_key(key).ok_or_else(|| damaged(key, "its key names no place"))?;
     let point = decode_point(value).ok_or_else(|| damaged(key, "it has no id"))?;
-    if point.vector.len() != spec.row_bytes() {
-        let why = format!("its vector has {} bytes of {}", point.vector.len(), spec.row_bytes());
-        return Err(damaged(key, &why));
-    }
-    match spec.first_not_finite(point.vector) {
-        Some(at) => Err(damaged(key, &format!("component {at} is NaN or infinite"))),
-        None => Ok((place, point)),
-    }
+    specs.check_record(point.vectors).map_err(|why| damaged(key, &why))?;
+    Ok((place, point))
 }
 
 /// Rows with their values.
@@ -118,21 +112,21 @@ pub(crate) fn build(
     (earlier, turn): (Option<&State>, &mut Turn),
     reserved: &mut Reserved,
 ) -> Result<Delta> {
-    let (rows, spec) = (&shared.rows, &slot.spec);
+    let (rows, specs) = (&shared.rows, &slot.specs);
     let manifest = manifest(rows, slot.id)?;
     let layout = layout(rows, slot.id)?;
     turn.next_segment = turn.next_segment.max(layout.next_segment);
-    let points = memory_bytes(spec, manifest.tail_points, manifest.bytes);
-    let with_seeds = points + seed_bytes(spec, manifest.tail_points);
+    let points = memory_bytes(specs, manifest.tail_points, manifest.bytes);
+    let with_seeds = points + seed_bytes(specs, manifest.tail_points);
     let tables = needed_bytes(shared, slot, &layout)?;
     shared.memory.check_quota(slot.id, with_seeds.saturating_add(tables))?;
     let overlays = overlays(shared, (slot.id, &layout), &mut |bytes| reserved.resize(with_seeds + bytes))?;
     let room = SegmentRoom::of_tables(&shared.memory, slot.id, tables);
     let segments = open_segments(shared, slot, (&layout, overlays, &room), earlier)?;
-    let mut state = State::of_segments(layout.watermark, segments);
+    let mut state = State::of_segments(specs, layout.watermark, segments);
     state.take_coarse_of(earlier);
     let beside = points + state.overlay_bytes();
-    let delta = Delta::of_segments(*spec, state);
+    let delta = Delta::of_segments(specs.clone(), state);
     delta.renew_coarse(|bytes| reserved.resize(beside + bytes));
     fill(rows, slot, (&delta, &layout, &manifest))?;
     let state = delta.state();
@@ -156,7 +150,7 @@ fn fill(rows: &Rows, slot: &Slot, (delta, layout, manifest): (&Delta, &Layout, &
     each_row_from(rows, from, Key::end(slot.id, RowKind::Tail), &mut |chunk| {
         let mut found = Vec::with_capacity(chunk.len());
         for (key, value) in chunk {
-            let (place, TailPoint { id, vector, payload }) = point(key, value, &slot.spec)?;
+            let (place, TailPoint { id, vectors, payload }) = point(key, value, &slot.specs)?;
             points += 1;
             bytes += PointBytes::of(&id, payload);
             let is_beyond = place.seq > manifest.seq
@@ -169,12 +163,12 @@ fn fill(rows: &Rows, slot: &Slot, (delta, layout, manifest): (&Delta, &Layout, &
                     "the manifest counts fewer changes or points, or its id is there twice",
                 ));
             }
-            found.push((id, place, vector, payload.map(Arc::<[u8]>::from)));
+            found.push((id, place, vectors, payload.map(Arc::<[u8]>::from)));
         }
-        let changes = found.iter().map(|(id, place, vector, payload)| Change::Put {
+        let changes = found.iter().map(|(id, place, vectors, payload)| Change::Put {
             id,
             place: *place,
-            vector,
+            vectors: Cow::Borrowed(*vectors),
             payload: payload.as_ref(),
         });
         delta.apply(manifest.seq, changes);
@@ -187,9 +181,9 @@ fn needed_bytes(shared: &Shared, slot: &Slot, layout: &Layout) -> Result<u64> {
     if shared.memory.account(slot.id).limits.quota_bytes.is_none() {
         return Ok(0);
     }
-    let (folder, shape) = (shared.folder_of(slot.id), slot.spec.shape());
+    let (folder, shapes) = (shared.folder_of(slot.id), slot.specs.shapes());
     let each = layout.segments.iter();
-    let each = each.map(|entry| Segment::needed_bytes(&folder_of(&folder, entry.number), entry, &shape));
+    let each = each.map(|entry| Segment::needed_bytes(&folder_of(&folder, entry.number), entry, &shapes));
     Ok(each.sum::<stratann_storage::Result<u64>>()?)
 }
 
@@ -243,31 +237,30 @@ fn open_segments(
         }
         Ok(())
     })?;
-    let folder = shared.folder_of(slot.id);
+    let (folder, shapes) = (shared.folder_of(slot.id), slot.specs.shapes());
     let mut open = |entry: &SegmentEntry| {
         let known = earlier.and_then(|state| state.segment(entry.number));
         let segment = match known.filter(|own| own.segment.entry == *entry) {
             Some(own) => own.segment.clone(),
             None => {
                 let folder = folder_of(&folder, entry.number);
-                Arc::new(Segment::open(&folder, entry, (slot.spec.shape(), room))?)
+                Arc::new(Segment::open(&folder, entry, (&shapes, room))?)
             }
         };
         if let Some(left) = shared.salvaged.get(&(slot.id, entry.number)) {
-            let left = LeftRows::new(left.clone());
-            return Ok(SegmentState { segment, left, overlay: Overlay::default() });
+            return Ok(SegmentState::new(segment, left.clone(), Overlay::default()));
         }
         let ordinals = dead.get(&entry.number).map(Vec::as_slice).unwrap_or_default();
         let mut rows = segment.rows_of(ordinals)?;
         rows.sort_unstable();
-        let left = LeftRows::new(segment.index.all_rows().without(&rows));
+        let left = segment.all_rows().without(&rows);
         let mut overlay = Overlay::default();
         for newer in overlays.remove(&entry.number).unwrap_or_default() {
             // Those of dead rows are removed with the segment.
-            let row = segment.rows_of(&[newer.ordinal])?.first().copied().filter(|row| left.rows().has(*row));
+            let row = segment.rows_of(&[newer.ordinal])?.first().copied().filter(|row| left.has(*row));
             row.into_iter().for_each(|row| overlay.set(row, newer.clone()));
         }
-        Ok(SegmentState { segment, left, overlay })
+        Ok(SegmentState::new(segment, left, overlay))
     };
     layout.segments.iter().map(&mut open).collect()
 }
@@ -295,7 +288,7 @@ impl Slot {
             collection: self.id,
             seq: state.seq,
             name: self.name.clone(),
-            spec: self.spec.encode(),
+            spec: self.specs.encode(),
             layout: Layout::new(state.watermark, next_segment, state.entries()),
             left: state.segments.iter().map(|own| Sieve::clone(own.left.rows())).collect(),
         };
@@ -306,7 +299,7 @@ impl Slot {
     pub(crate) fn ask_after_opening(self: &Arc<Slot>, shared: &Shared, is_begun: bool, state: &State) {
         let has_folder = shared.folder_of(self.id).is_dir();
         self.is_unswept.store(has_folder, Ordering::Release);
-        if has_folder || shared.options.is_checkpoint_due(&self.spec, state) {
+        if has_folder || shared.options.is_checkpoint_due(&self.specs, state) {
             shared.jobs.ask(shared, self, Job::Checkpoint);
         }
         if is_begun
@@ -316,7 +309,7 @@ impl Slot {
         {
             shared.jobs.ask(shared, self, Job::Merge);
         }
-        if minor_due(shared, &self.spec, state, &Taken::new()).is_some() {
+        if minor_due(shared, &self.specs, state, &Taken::new()).is_some() {
             shared.jobs.ask(shared, self, Job::MinorMerge);
         }
     }
@@ -328,8 +321,9 @@ pub(super) fn due(shared: &Shared, state: &State, taken: &Taken) -> Option<Level
 }
 
 /// The minor merge of a state that is due. A checkpoint of a `flat` collection is of its kind.
-pub(super) fn minor_due(shared: &Shared, spec: &Spec, state: &State, taken: &Taken) -> Option<Level> {
-    let rows_min = if spec.kind == Some(IndexKind::Flat) { u64::MAX } else { shared.options.first_rows };
+pub(super) fn minor_due(shared: &Shared, specs: &Specs, state: &State, taken: &Taken) -> Option<Level> {
+    let is_flat = specs.iter().all(|own| own.spec.kind == Some(IndexKind::Flat));
+    let rows_min = if is_flat { u64::MAX } else { shared.options.first_rows };
     next_minor_merge(&sizes(state, taken), shared.options.first_rows, rows_min)
 }
 

@@ -87,7 +87,7 @@ impl<'a> Planned<'a> {
         }
         if let Some(payload) = self.updated(at, content.payload.map(|json| &**json))? {
             let of_payload = payload.as_ref().map_or(0, |json| 4 + json.len() as u64);
-            let of_row = self.work.ids.get(at).map_or(0, |id| row_bytes(id, content.vector.len() as u64));
+            let of_row = self.work.ids.get(at).map_or(0, |id| row_bytes(id, content.vectors.len() as u64));
             self.bytes += of_row + of_payload;
             self.done.changed += 1;
             if !self.is_too_large() {
@@ -194,7 +194,7 @@ impl<'a> Planned<'a> {
                 continue;
             };
             batch.remove(own.tail_key(collection));
-            let value = encode_point(id, content.vector, payload.as_deref());
+            let value = encode_point(id, &content.vectors, payload.as_deref());
             batch.put(self.place(*at).tail_key(collection), &value);
         }
         for (segment, _, newer) in &self.newer {
@@ -208,8 +208,8 @@ impl<'a> Planned<'a> {
     fn changes(&self) -> impl Iterator<Item = Change<'_>> {
         let of_tail = self.tail.iter().filter_map(|InTail { at, from, payload }| {
             let (_, content) = self.state.tail_point(*from)?;
-            let (id, vector, payload) = (self.work.ids.get(*at)?, content.vector, payload.as_ref());
-            Some(Change::Put { id, place: self.place(*at), vector, payload })
+            let (id, payload) = (self.work.ids.get(*at)?, payload.as_ref());
+            Some(Change::Put { id, place: self.place(*at), vectors: content.vectors, payload })
         });
         let of_newer = self.newer.iter().map(|(segment, row, newer)| Change::Payload {
             segment: *segment,
@@ -244,7 +244,7 @@ impl Slot {
         }
         let (added, of_newer, after) = planned.counts(state.manifest());
         let rows = planned.tail.len() as u64;
-        let bytes = state.memory_with(&self.spec, rows, added).saturating_add(of_newer);
+        let bytes = state.memory_with(&self.specs, rows, added).saturating_add(of_newer);
         live.lock().resize(bytes)?;
         let batch = || planned.batch(self.id, &after);
         let outcome = self.write_changes(shared, (turn, live), (before, after.seq), batch, planned.changes());

@@ -7,21 +7,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use stratann_core::sieve::Sieve;
-use stratann_engine::index::LeftRows;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::chosen::{Chosen, Taken, changed, died, share_of_builds, sized, to_fold};
+use super::chosen::{Chosen, Taken, changed, died, sized, to_fold};
 use super::jobs::{Job, beside_searches};
 use super::opening::{due, minor_due};
 use super::slot::{Live, Shared, Slot, Turn};
-use crate::collections::budget::SegmentRoom;
 use crate::collections::delta::{SegmentState, State};
 use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Curves, Layout, Making, Merged, Newer, Overlay, Point, Segment, SegmentEntry, Source, Unfinished,
-    folder_of,
+    self, Curves, Layout, Merged, Newer, Overlay, Point, Segment, Source, Unfinished, folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -57,7 +54,7 @@ impl Slot {
             // Merges are behind. Points wait in memory, and changes are refused once there are too many.
             self.ask_for_merges(shared);
         } else if self.is_full.swap(false, Ordering::AcqRel)
-            || shared.options.is_checkpoint_due(&self.spec, &state)
+            || shared.options.is_checkpoint_due(&self.specs, &state)
         {
             self.checkpoint(shared, progress)?;
         }
@@ -129,7 +126,7 @@ impl Slot {
         let new = new.into_state(std::iter::empty())?;
         self.publish(shared, &mut turn, (&layout, &after, batch))?;
         live.delta.take_sealed_out(sealed.seq, Some(new));
-        let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
+        let _ = live.lock().resize(live.delta.state().memory_with(&self.specs, 0, PointBytes::default()));
         Ok(())
     }
 
@@ -143,16 +140,17 @@ impl Slot {
     ) -> Result<Option<Arc<Segment>>> {
         let mut points: Vec<_> = sealed.sealed_points().collect();
         points.sort_unstable_by(|one, two| one.0.cmp(two.0));
-        let points = points.into_iter().map(|(id, seq, content)| {
+        let points = points.into_iter().map(|(id, seq, row)| {
             let mut bytes = Vec::with_capacity(17);
             id.append(&mut bytes);
-            Point { id: bytes, seq, vector: content.vector, payload: content.payload.map(|json| &**json) }
+            let payload = row.payload().map(|json| &**json);
+            Point { id: bytes, seq, vectors: row.vectors().collect(), payload }
         });
         let points: Vec<Point> = points.collect();
         if points.is_empty() {
             return Ok(None);
         }
-        let making = self.making(shared, (number, 0), Some(stratann_params::IndexKind::Flat))?;
+        let making = self.making(shared, (number, 0), &|_| (Some(stratann_params::IndexKind::Flat), None))?;
         let folder = folder_of(&shared.folder_of(self.id), number);
         let are_many = |live: &Arc<Live>| live.delta.state().rows() > shared.options.full_rows() / 2;
         let live = self.opened();
@@ -164,50 +162,6 @@ impl Slot {
             self.indexes_built.fetch_add(1, Ordering::Relaxed);
             self.open_segment(shared, &entry, replaces).map(Some)
         })
-    }
-
-    fn making(
-        &self,
-        shared: &Shared,
-        (number, level): (u64, u8),
-        kind: Option<stratann_params::IndexKind>,
-    ) -> Result<Making> {
-        Ok(Making {
-            dim: self.spec.dim,
-            metric: self.spec.metric,
-            dtype: self.spec.dtype,
-            kind,
-            number,
-            level,
-            threads: shared.options.threads,
-            ram_budget: shared.options.build_bytes.map(|all| all * share_of_builds(level) / 8),
-            schema: self.schema(shared)?,
-            curves: None,
-        })
-    }
-
-    /// Opens a segment in whose place so many bytes go back.
-    fn open_segment(&self, shared: &Shared, entry: &SegmentEntry, replaces: u64) -> Result<Arc<Segment>> {
-        let folder = folder_of(&shared.folder_of(self.id), entry.number);
-        let room = SegmentRoom::replacing(&shared.memory, self.id, replaces);
-        Ok(Arc::new(Segment::open(&folder, entry, (self.spec.shape(), &room))?))
-    }
-
-    /// The same; `None` where it has no room beside those that it replaces, and takes no more than they do.
-    fn open_beside(
-        &self,
-        shared: &Shared,
-        entry: &SegmentEntry,
-        replaces: u64,
-    ) -> Result<Option<Arc<Segment>>> {
-        match self.open_segment(shared, entry, replaces) {
-            Err(e) if e.kind == Kind::Other(ErrorKind::Budget) => {
-                let folder = folder_of(&shared.folder_of(self.id), entry.number);
-                let needed = Segment::opening_bytes(&folder, entry, &self.spec.shape())?;
-                if needed <= replaces { Ok(None) } else { Err(e) }
-            }
-            opened => opened.map(Some),
-        }
     }
 
     /// Merges segments as long as some are due, and has payloads of the others indexed by the schema.
@@ -225,7 +179,7 @@ impl Slot {
     /// Merges segments other than the largest as long as some are due.
     pub(crate) fn minor_merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
         let choose = |state: &State, taken: &Taken| {
-            minor_due(shared, &self.spec, state, taken).map(|next| Chosen::level(next, state))
+            minor_due(shared, &self.specs, state, taken).map(|next| Chosen::level(next, state))
         };
         while self.merge_next(shared, (Job::MinorMerge, progress), choose)? {
             shared.jobs.ask(shared, self, Job::Merge);
@@ -329,10 +283,11 @@ impl Slot {
         (level, number): (u8, u64),
         progress: &dyn Progress,
     ) -> Result<Option<Merged>> {
-        let mut making = self.making(shared, (number, level), self.spec.kind)?;
         let state = self.live(shared)?.delta.state();
-        let largest = state.segments.iter().max_by_key(|own| own.segment.rows());
-        making.curves = largest.and_then(|own| Curves::of(&own.segment));
+        let making = self.making(shared, (number, level), &|of| {
+            let largest = state.segments.iter().max_by_key(|own| own.segment.rows_with(of.name));
+            (of.spec.kind, largest.and_then(|own| Curves::of(&own.segment, of.name)))
+        })?;
         let is_urgent = state.checkpoints() > CHECKPOINTS_URGENT;
         drop(state);
         if sources.is_empty() {
@@ -364,7 +319,7 @@ impl Slot {
         let replaces = chosen.iter().map(|own| own.segment.memory_bytes()).sum();
         let segment = merged.as_ref().map(|merged| self.open_beside(shared, &merged.entry, replaces));
         let segment = segment.transpose()?.flatten();
-        let cached = chosen.iter().map(|own| own.segment.index.cached_bytes()).sum();
+        let cached = chosen.iter().map(|own| own.segment.cached_bytes()).sum();
         segment.iter().try_for_each(|segment| segment.warm(cached, progress))?;
         // Most rows that died are written while changes go on.
         let state = self.live(shared)?.delta.state();
@@ -396,7 +351,7 @@ impl Slot {
         if is_opened {
             live.delta.replace_segments(&numbers, new);
             // Newer payloads are in the segment now.
-            let memory = live.delta.state().memory_with(&self.spec, 0, PointBytes::default());
+            let memory = live.delta.state().memory_with(&self.specs, 0, PointBytes::default());
             let _ = live.lock().resize(memory);
             drop(turn);
             // While it names segments, they are there.
@@ -512,7 +467,7 @@ impl Slot {
     /// Makes centroids for points in memory where another segment is the largest now.
     fn renew_coarse(&self) {
         if let Some(live) = self.opened() {
-            let points = live.delta.state().memory_with(&self.spec, 0, PointBytes::default());
+            let points = live.delta.state().memory_with(&self.specs, 0, PointBytes::default());
             live.delta.renew_coarse(|bytes| live.lock().resize(points + bytes));
         }
     }
@@ -580,13 +535,13 @@ impl New {
     fn into_state(self, newer: impl Iterator<Item = Newer>) -> Result<SegmentState> {
         let mut rows = self.segment.rows_of(&self.dead)?;
         rows.sort_unstable();
-        let left = LeftRows::new(self.segment.index.all_rows().without(&rows));
+        let left = self.segment.all_rows().without(&rows);
         let mut overlay = Overlay::default();
         for newer in newer {
             let row = self.segment.rows_of(&[newer.ordinal])?;
             row.into_iter().for_each(|row| overlay.set(row, newer.clone()));
         }
-        Ok(SegmentState { segment: self.segment, left, overlay })
+        Ok(SegmentState::new(self.segment, left, overlay))
     }
 }
 
@@ -594,10 +549,10 @@ impl New {
 fn without_tail(state: &State, sealed: &State, left: u64) -> Manifest {
     let (mut points, mut bytes) = (0, PointBytes::default());
     let gone: std::collections::HashSet<&ExternalId> = sealed.died_until(state).collect();
-    for (id, _, content) in sealed.sealed_points() {
+    for (id, _, row) in sealed.sealed_points() {
         if !gone.contains(id) {
             points += 1;
-            bytes += PointBytes::of(id, content.payload.map(|json| &**json));
+            bytes += PointBytes::of(id, row.payload().map(|json| &**json));
         }
     }
     debug_assert_eq!(points, left, "the segment has the points that are left");

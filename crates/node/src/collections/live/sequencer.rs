@@ -51,14 +51,14 @@ impl Slot {
     }
 
     /// Changes that wait, as many as a batch may have. Deletes are not with others, since a full disk admits only them.
-    /// A change of payloads is alone: it follows from points that are there.
+    /// A change of payloads or of some vectors is alone: it follows from points that are there.
     fn take_group(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         let (mut group, mut bytes) = (Vec::<Waiting>::new(), 0);
         while let Some(next) = queue.waiting.front() {
             bytes += next.work.bytes;
             let is_other = group.last().is_some_and(|last| {
-                let are_alone = last.work.update.is_some() || next.work.update.is_some();
+                let are_alone = last.work.is_alone() || next.work.is_alone();
                 are_alone || last.work.is_delete() != next.work.is_delete()
             });
             if !group.is_empty() && (is_other || bytes > BATCH_BYTES_MAX) {
@@ -83,11 +83,20 @@ impl Slot {
             self.is_full.fetch_or(is_busy, Ordering::AcqRel);
             return answer(waiting, done.map_err(|e| e.of_collection(&self.name)));
         }
+        let mut whole = None;
+        if let [waiting] = &group[..]
+            && waiting.work.partial.is_some()
+        {
+            match self.with_all_vectors(&live, &waiting.work) {
+                Ok(work) => whole = Some(work),
+                Err(e) => return answer(waiting, Err(e.of_collection(&self.name))),
+            }
+        }
         let before = turn.given;
         let mut resolver = Resolver::new((shared, self, &live), before);
         let mut resolved = Vec::with_capacity(group.len());
         for waiting in &group {
-            match resolver.resolve(&waiting.work) {
+            match resolver.resolve(whole.as_ref().unwrap_or(&waiting.work)) {
                 Ok(work) => resolved.push((waiting, work)),
                 Err(e) => {
                     self.is_full.fetch_or(e.kind == Kind::Busy, Ordering::AcqRel);
@@ -129,13 +138,13 @@ impl Slot {
                 turn.last = turn.last.max(newest);
                 // Fewer bytes than before are always given.
                 let _ =
-                    live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
+                    live.lock().resize(live.delta.state().memory_with(&self.specs, 0, PointBytes::default()));
             }
             Outcome::NotWritten(_) | Outcome::NoRoom(_) => {
                 turn.unknown = None;
                 turn.given = before;
                 let _ =
-                    live.lock().resize(live.delta.state().memory_with(&self.spec, 0, PointBytes::default()));
+                    live.lock().resize(live.delta.state().memory_with(&self.specs, 0, PointBytes::default()));
             }
             Outcome::Unknown { .. } => {}
         }
@@ -149,7 +158,7 @@ impl Slot {
         if state.as_deref().is_some_and(|state| to_fold(shared, state, &Taken::new()).is_some()) {
             shared.jobs.ask(shared, self, Job::Merge);
         }
-        let is_due = state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state));
+        let is_due = state.is_some_and(|state| shared.options.is_checkpoint_due(&self.specs, &state));
         if is_due || self.is_full.load(Ordering::Acquire) {
             shared.jobs.ask(shared, self, Job::Checkpoint);
         }
@@ -169,7 +178,7 @@ impl Slot {
                 }
                 if !work.work.is_delete() && work.is_written.get(at) == Some(&true) {
                     let payload = work.work.payload(at).map(|json| &**json);
-                    let value = encode_point(id, work.work.vector(at), payload);
+                    let value = encode_point(id, work.work.vectors(at), payload);
                     batch.put(work.place(at).tail_key(self.id), &value);
                 }
             }
@@ -266,7 +275,7 @@ impl<'a> Resolved<'a> {
             true => Change::Remove(id),
             false => {
                 let place = Place { seq, ordinal: at as u32 };
-                Change::Put { id, place, vector: work.vector(at), payload: work.payload(at) }
+                Change::Put { id, place, vectors: work.vectors(at).into(), payload: work.payload(at) }
             }
         });
         killed.collect::<Vec<_>>().into_iter().chain(own)
@@ -406,7 +415,7 @@ impl<'a> Resolver<'a> {
         }
         let mut all = self.bytes;
         all += bytes;
-        let bytes = state.memory_with(&self.slot.spec, self.rows + rows, all);
+        let bytes = state.memory_with(&self.slot.specs, self.rows + rows, all);
         loop {
             let resized = self.live.lock().resize(bytes);
             match resized {

@@ -14,7 +14,7 @@ use crate::collections::delta::Delta;
 use crate::collections::error::{Error, Result};
 use crate::collections::options::SegmentOptions;
 use crate::collections::sieves::Sieves;
-use crate::collections::spec::Spec;
+use crate::collections::spec::Specs;
 use crate::collections::work::{Done, Work};
 use crate::rows::Rows;
 use crate::segments::Left;
@@ -141,7 +141,7 @@ pub(crate) struct Turn {
 pub(crate) struct Slot {
     pub(crate) id: u64,
     pub(crate) name: String,
-    pub(crate) spec: Spec,
+    pub(crate) specs: Specs,
     pub(crate) queue: Mutex<Queue>,
     /// Tells callers that wait of a group that was answered.
     pub(crate) answered: Condvar,
@@ -177,11 +177,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(id: u64, name: &str, spec: Spec) -> Slot {
+    pub(crate) fn new(id: u64, name: &str, specs: Specs) -> Slot {
         Slot {
             id,
             name: name.to_string(),
-            spec,
+            specs,
             queue: Mutex::default(),
             answered: Condvar::new(),
             turn: Mutex::default(),

@@ -1,4 +1,4 @@
-//! What the points of a collection are.
+//! What the vectors of a collection are.
 //!
 //! | offset | bytes | content, little-endian |
 //! |---|---|---|
@@ -8,6 +8,8 @@
 //! | 3 | 4 | dimensions |
 //! | 7 | | name of the kind of its larger segments, nothing where it is chosen |
 
+mod names;
+
 use stratann_core::delta::Shape;
 use stratann_engine::dataset::check_row;
 use stratann_kernel::{DType, Metric};
@@ -15,6 +17,9 @@ use stratann_kernel::{DType, Metric};
 use stratann_params::IndexKind;
 
 use super::error::{Error, Result};
+pub(crate) use names::VectorsOf;
+pub(super) use names::record;
+pub use names::{NamedSpec, Specs, VECTOR_NAMES_MAX};
 
 /// Most components of a vector, as many as an index takes.
 pub const DIM_MAX: usize = 4096;
@@ -23,7 +28,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 
 const VERSION: u8 = 1;
 
-/// Shape of the vectors of a collection, and how they are compared.
+/// Shape of the vectors of a collection, or of a name of vectors, and how they are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Components of a vector.
