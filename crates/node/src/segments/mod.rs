@@ -26,6 +26,7 @@ pub(crate) use made::{Curves, Making, Point, from_points};
 pub(crate) use merge::{Merged, Source, merge};
 pub(crate) use nearest::{Candidate, KSmallest};
 pub(crate) use overlay::{Newer, Overlay};
+pub(crate) use payloads::Payloads;
 pub(crate) use policy::{Level, Sized, next_merge};
 pub(crate) use scanned::WantedRows;
 pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, folder_of};

@@ -235,6 +235,18 @@ impl Segment {
         Ok((self.decode(&entry.id)?, place))
     }
 
+    /// Id and place of a row.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn id_of_row(&self, row: u32) -> Result<(ExternalId, Place)> {
+        let (id, place) = self.id(self.index.id_of(row)?)?;
+        match place.row == row {
+            true => Ok((id, place)),
+            false => Err(damaged(&self.folder, "its index and its ids name different rows")),
+        }
+    }
+
     /// The rows of ordinals, which ascend.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod field;
 mod numbers;
 mod ordered;
 mod terms;
+mod unindexed;
 #[cfg(test)]
 mod tests;
 

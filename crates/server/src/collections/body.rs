@@ -1,16 +1,15 @@
 //! Bodies of requests to collections.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_engine::{DType, Metric};
-use stratann_node::collections::{MemoryLimits, Spec};
+use stratann_node::collections::{Condition, MemoryLimits, OrderBy, Spec};
 use stratann_node::rows::ExternalId;
 use stratann_params::{IndexKind, list_of};
-use stratann_payload::Predicate;
+use stratann_payload::Path;
 
-use super::{filters, ids};
+use super::filters::{self, PointFilter};
+use super::ids;
 use crate::request::{quoting, shortened};
 use crate::vectors::{self, Wanted};
 
@@ -43,6 +42,7 @@ pub(super) struct Points<'a> {
     pub(super) vectors: Vec<u8>,
     /// JSON of each; none at all where no point has one.
     pub(super) payloads: Vec<Option<&'a [u8]>>,
+    pub(super) condition: Condition,
 }
 
 /// A search.
@@ -53,17 +53,24 @@ pub(super) struct Query {
     pub(super) with_vectors: bool,
     pub(super) form: VectorForm,
     pub(super) with_payload: bool,
-    pub(super) filter: Option<Arc<Predicate>>,
+    pub(super) filter: Option<PointFilter>,
 }
 
 /// A page of points.
 pub(super) struct Scroll {
-    /// The id behind which it begins.
-    pub(super) after: Option<ExternalId>,
+    pub(super) from: ScrollFrom,
     pub(super) limit: usize,
     pub(super) with_vectors: bool,
     pub(super) form: VectorForm,
-    pub(super) filter: Option<Arc<Predicate>>,
+    pub(super) filter: Option<PointFilter>,
+}
+
+/// The order of a page, and where it begins.
+pub(super) enum ScrollFrom {
+    /// In the order of ids, behind one.
+    Ids(Option<ExternalId>),
+    /// In the order of a field, behind the place that a page before names.
+    Field(OrderBy, Option<String>),
 }
 
 /// Limits of memory that change; `None` for one that stays.
@@ -95,6 +102,9 @@ pub(super) struct PointsBody<'a> {
     vectors: &'a RawValue,
     #[serde(borrow, default)]
     payloads: Option<Vec<Option<&'a RawValue>>>,
+    #[serde(default)]
+    if_absent: bool,
+    if_unchanged_since: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -111,12 +121,17 @@ pub(super) struct QueryBody<'a> {
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default)]
+    indexed_only: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScrollBody<'a> {
-    after: Option<ids::Read>,
+    #[serde(borrow, default)]
+    after: Option<&'a RawValue>,
+    order_by: Option<String>,
+    descending: Option<bool>,
     limit: Option<u64>,
     with_vectors: Option<bool>,
     vectors_as: Option<VectorForm>,
@@ -124,6 +139,8 @@ pub(super) struct ScrollBody<'a> {
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default)]
+    indexed_only: bool,
 }
 
 #[derive(Deserialize)]
@@ -216,7 +233,13 @@ pub(super) fn points<'a>(body: &'a [u8], spec: &Spec) -> Result<Points<'a>, Stri
         ));
     }
     let payloads = payloads.into_iter().map(|own| own.map(|json| json.get().as_bytes())).collect();
-    Ok(Points { ids, vectors, payloads })
+    let condition = match (read.if_absent, read.if_unchanged_since) {
+        (false, None) => Condition::Always,
+        (true, None) => Condition::IfAbsent,
+        (false, Some(seq)) => Condition::IfNotNewer(seq),
+        (true, Some(_)) => return Err("both if_absent and if_unchanged_since are there; send one".into()),
+    };
+    Ok(Points { ids, vectors, payloads, condition })
 }
 
 /// A page of points. Without a body it is the first one.
@@ -224,12 +247,27 @@ pub(super) fn scroll(body: &[u8]) -> Result<Scroll, String> {
     let body = if body.is_empty() { b"{}" } else { body };
     let read: ScrollBody<'_> = read(body, r#"{"after": 7, "limit": 100}"#)?;
     Ok(Scroll {
-        after: read.after.map(|id| id.0),
+        from: from(&read)?,
         limit: read.limit.map_or(USUAL_LIMIT, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
         with_vectors: read.with_vectors.unwrap_or(false),
         form: read.vectors_as.unwrap_or_default(),
-        filter: filters::filter(read.filter, read.text.as_deref())?,
+        filter: filters::filter(read.filter, read.text.as_deref(), read.indexed_only)?,
     })
+}
+
+fn from(read: &ScrollBody<'_>) -> Result<ScrollFrom, String> {
+    let wrong = |e: &serde_json::Error| format!("after: {}", quoting(e));
+    let Some(field) = &read.order_by else {
+        if read.descending == Some(true) {
+            return Err("descending has no use without order_by; send the field that points are ordered by".into());
+        }
+        let after = read.after.map(|after| serde_json::from_str::<ids::Read>(after.get()));
+        return Ok(ScrollFrom::Ids(after.transpose().map_err(|e| wrong(&e))?.map(|id| id.0)));
+    };
+    let after = read.after.map(|after| serde_json::from_str::<String>(after.get()));
+    let after = after.transpose().map_err(|e| wrong(&e))?;
+    let field = Path::parse(field).map_err(|e| e.message)?;
+    Ok(ScrollFrom::Field(OrderBy { field, descending: read.descending.unwrap_or(false) }, after))
 }
 
 /// A search with at most so many queries.
@@ -247,7 +285,7 @@ pub(super) fn query(body: &[u8], spec: &Spec, most: usize) -> Result<Query, Stri
         with_vectors: read.with_vectors.unwrap_or(false),
         form: read.vectors_as.unwrap_or_default(),
         with_payload: read.with_payload.unwrap_or(false),
-        filter: filters::filter(read.filter, read.text.as_deref())?,
+        filter: filters::filter(read.filter, read.text.as_deref(), read.indexed_only)?,
     })
 }
 

@@ -81,6 +81,7 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
     let ram_budget = args.table.given.read::<OpenSettings>().ram_budget;
     let node = data_folder::open(data, ram_budget, &printer)?;
     let collection = node.collection(name).map_err(plain)?;
+    args.points.filter.check(filter.as_ref(), &collection)?;
     let queries = Queries::of_collection(queries_path, wanted(&collection.spec()), output)?;
     let (points, seq) = (collection.count().map_err(plain)?, collection.seq().map_err(plain)?);
     let with_payload = extras.payloads || extras.text.is_some();

@@ -26,6 +26,14 @@ pub struct Hit {
     pub distance: f32,
     /// Its payload as compact JSON, if payloads were asked for; `None` for a point without.
     pub payload: Option<Vec<u8>>,
+    /// Its vector as it was given, if vectors were asked for.
+    pub vector: Option<Vec<u8>>,
+}
+
+/// Content of a point in memory that a search found.
+pub(crate) struct InMemory<'a> {
+    pub(crate) payload: Option<Arc<[u8]>>,
+    pub(crate) vector: &'a [u8],
 }
 
 /// What searches of points in memory did, summed over queries.
@@ -67,6 +75,7 @@ pub(crate) struct Searching {
 struct Name<'a> {
     id: &'a ExternalId,
     payload: Option<&'a Arc<[u8]>>,
+    vector: &'a [u8],
 }
 
 impl PartialEq for Name<'_> {
@@ -112,8 +121,9 @@ impl<'a> Nearest<'a> {
 
     /// Keeps a row where it is a result. Returns whether it was kept.
     fn offer(&mut self, distance: f32, (at, block): (At, &'a Block), list: u32) -> bool {
-        let Some(id) = block.id(at.row as usize) else { return false };
-        let name = Name { id, payload: block.payload(at.row as usize) };
+        let row = at.row as usize;
+        let (Some(id), Some(vector)) = (block.id(row), block.vector(row)) else { return false };
+        let name = Name { id, payload: block.payload(row), vector };
         let matches = &mut self.matches;
         // A payload is read only of a row that would be a result.
         let may_return = || matches.as_mut().is_none_or(|matches| matches.has(at, block));
@@ -139,11 +149,12 @@ impl<'a> Nearest<'a> {
         self.best.into_sorted().iter().map(|found| (found.distance, found.list)).collect()
     }
 
-    fn into_hits(self) -> Vec<(Hit, Option<Arc<[u8]>>)> {
+    fn into_hits(self) -> Vec<(Hit, InMemory<'a>)> {
         let sorted = self.best.into_sorted().into_iter();
-        let hit = |found: Candidate<Name<'_>>| {
-            let hit = Hit { id: found.name.id.clone(), distance: found.distance, payload: None };
-            (hit, found.name.payload.cloned())
+        let hit = |found: Candidate<Name<'a>>| {
+            let Name { id, payload, vector } = found.name;
+            let hit = Hit { id: id.clone(), distance: found.distance, payload: None, vector: None };
+            (hit, InMemory { payload: payload.cloned(), vector })
         };
         sorted.map(hit).collect()
     }
@@ -183,14 +194,14 @@ impl State {
     }
 
     /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted. The
-    /// payload of each is beside it.
+    /// content of each is beside it.
     pub(crate) fn nearest_points(
         &self,
         spec: &Spec,
         query: &[u8],
         wanted: &Wanted,
         searching: &mut Searching,
-    ) -> Vec<(Hit, Option<Arc<[u8]>>)> {
+    ) -> Vec<(Hit, InMemory<'_>)> {
         let mut nearest = Nearest::of(self, spec, query, (wanted.k, wanted.bound));
         let Searching { query: buffers, stats, matches } = searching;
         nearest.matches = matches.as_mut();
