@@ -334,8 +334,9 @@ impl DataFolder {
         name: &str,
         filter: PyFilter,
     ) -> PyResult<(u64, u64, u64, Vec<String>)> {
-        let done =
-            self.call_collection(py, name, |collection| collection.delete_matching(&filter.compile(collection)?))?;
+        let done = self.call_collection(py, name, |collection| {
+            collection.delete_matching(&filter.compile(collection)?)
+        })?;
         Ok((done.seq, done.deleted, done.changed, texts(&done.unindexed)))
     }
 

@@ -41,7 +41,9 @@ impl PointFilterArgs {
         let named = |option: &str, e: Error| Error::bad_input(format!("{option}: {}", e.message));
         let filter = match (&self.filter, &self.text) {
             (None, None) if self.indexed_only => {
-                return Err(Error::bad_input("--indexed-only has no use without a filter; give --where or --filter"));
+                return Err(Error::bad_input(
+                    "--indexed-only has no use without a filter; give --where or --filter",
+                ));
             }
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {

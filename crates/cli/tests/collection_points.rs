@@ -201,7 +201,8 @@ fn points_are_read_in_the_order_of_a_field() {
     // The price of a row is its number.
     let expected: Vec<usize> = (0..ROWS).rev().filter(|row| row % 10 != 9).collect();
     let scroll = ["scroll", "c", "--order-by", "price", "--descending", "--limit", "100"];
-    let ids = |page: &[Value]| page.iter().map(|own| own["id"].as_u64().unwrap() as usize).collect::<Vec<_>>();
+    let ids =
+        |page: &[Value]| page.iter().map(|own| own["id"].as_u64().unwrap() as usize).collect::<Vec<_>>();
     let first = shop.run(&scroll);
     assert_eq!(ids(&lines(&first)), expected[..100]);
     let note = stderr(&first);
@@ -222,7 +223,10 @@ fn points_are_read_in_the_order_of_a_field() {
         let error = shop.refused(&args);
         assert!(error.contains(why), "{error}");
     }
-    assert_eq!(shop.json(&["count", "c", "--where", "price < 50", "--indexed-only"])["unindexed"], value!([]));
+    assert_eq!(
+        shop.json(&["count", "c", "--where", "price < 50", "--indexed-only"])["unindexed"],
+        value!([])
+    );
 }
 
 #[test]
@@ -234,7 +238,10 @@ fn a_condition_leaves_points_as_they_are() {
     let last = (ROWS - 1).to_string();
     let upsert = ["upsert", "c", arg(&vectors), "--first-id", &last];
     let done = shop.json(&[&upsert[..], &["--if-absent"]].concat());
-    assert_eq!((&done["new"], &done["replaced"], &done["skipped"]), (&2.into(), &0.into(), &value!([ROWS - 1])));
+    assert_eq!(
+        (&done["new"], &done["replaced"], &done["skipped"]),
+        (&2.into(), &0.into(), &value!([ROWS - 1]))
+    );
     let since = seq.to_string();
     let done = shop.json(&[&upsert[..], &["--if-unchanged-since", &since]].concat());
     assert_eq!((&done["replaced"], &done["skipped"]), (&1.into(), &value!([ROWS, ROWS + 1])));

@@ -98,7 +98,10 @@ fn what_is_written_is_found_also_after_a_restart() {
     let written = place.ok("PUT", points, value!({ "ids": ids, "vectors": vectors }));
     assert_eq!(written, value!({ "seq": 1, "new": 5, "replaced": 0, "repeated": 0 }));
     let again = value!({ "ids": [7, 8, 7], "vectors": [[9, 9], [8, 8], [0, 0]] });
-    assert_eq!(place.ok("PUT", points, again), value!({ "seq": 2, "new": 1, "replaced": 1, "repeated": 1, "skipped": [] }));
+    assert_eq!(
+        place.ok("PUT", points, again),
+        value!({ "seq": 2, "new": 1, "replaced": 1, "repeated": 1, "skipped": [] })
+    );
     for _ in 0..2 {
         let query = value!({ "vectors": [[0.1, 0], [4, 0]], "k": 2, "recall": 1.0, "with_vectors": true });
         let found = place.ok("POST", "/v1/collections/c/query", query);
@@ -194,7 +197,8 @@ fn pages_are_in_the_order_of_a_field_and_filters_may_need_an_index() {
     let place = Place::new(&[]);
     place.ok("PUT", "/v1/collections/c", value!({ "dim": 1 }));
     place.ok("PUT", "/v1/collections/c/schema", value!({ "price": "float" }));
-    let payloads: Vec<Value> = (0..20).map(|n| value!({ "price": (n * 7 % 10) as f64 / 2.0, "n": n })).collect();
+    let payloads: Vec<Value> =
+        (0..20).map(|n| value!({ "price": (n * 7 % 10) as f64 / 2.0, "n": n })).collect();
     let vectors: Vec<_> = (0..20).map(|n| [n]).collect();
     let points = value!({ "ids": (0..20).collect::<Vec<_>>(), "vectors": vectors, "payloads": payloads });
     place.ok("PUT", "/v1/collections/c/points", points);
@@ -204,7 +208,8 @@ fn pages_are_in_the_order_of_a_field_and_filters_may_need_an_index() {
         loop {
             let body = value!({ "order_by": "price", "descending": descending, "after": after, "limit": 7 });
             let page = place.ok("POST", "/v1/collections/c/scroll", body);
-            found.extend(page["points"].as_array().unwrap().iter().map(|point| point["id"].as_u64().unwrap()));
+            found
+                .extend(page["points"].as_array().unwrap().iter().map(|point| point["id"].as_u64().unwrap()));
             after = page["next"].clone();
             if after.is_null() {
                 break;
@@ -213,12 +218,17 @@ fn pages_are_in_the_order_of_a_field_and_filters_may_need_an_index() {
         }
         let mut expected: Vec<u64> = (0..20).collect();
         let turned = if descending { -1.0 } else { 1.0 };
-        expected.sort_by(|one, two| (turned * price(one)).total_cmp(&(turned * price(two))).then(one.cmp(two)));
+        expected
+            .sort_by(|one, two| (turned * price(one)).total_cmp(&(turned * price(two))).then(one.cmp(two)));
         assert_eq!(found, expected);
     }
     let body = value!({ "order_by": "price", "where": "n < 3", "with_vectors": true });
     let page = place.ok("POST", "/v1/collections/c/scroll", body);
-    assert_eq!((&page["points"][2]["id"], &page["points"][2]["vector"]), (&1.into(), &value!([1.0])), "{page}");
+    assert_eq!(
+        (&page["points"][2]["id"], &page["points"][2]["vector"]),
+        (&1.into(), &value!([1.0])),
+        "{page}"
+    );
     for path in ["count", "scroll", "delete", "payload/clear"] {
         let body = value!({ "where": "n < 3 and price < 9", "indexed_only": true });
         let refused = place.ask("POST", &format!("/v1/collections/c/{path}"), &body);
@@ -329,7 +339,13 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
         ("POST", scroll, value!({ "order_by": "a", "after": 7 }), 400, "after: "),
         ("POST", scroll, value!({ "descending": true }), 400, "no use without order_by"),
         ("POST", scroll, value!({ "indexed_only": true }), 400, "no use without a filter"),
-        ("POST", scroll, value!({ "indexed_only": true, "where": "a = 1" }), 400, "a (create an index of kind"),
+        (
+            "POST",
+            scroll,
+            value!({ "indexed_only": true, "where": "a = 1" }),
+            400,
+            "a (create an index of kind",
+        ),
         ("PUT", "/v1/collections/c/schema", value!({ "a": "geo" }), 400, "field a is \"geo\"; use keyword"),
         ("POST", "/v1/collections/c/payload/set", value!({ "ids": [1] }), 400, "missing"),
         ("GET", "/v1/collections/c/points/2", Value::Null, 404, "no point 2"),

@@ -36,7 +36,10 @@ fn change(number_of: u64) -> (Vec<ExternalId>, What) {
         2 | 5 => What::Update(Update::Set { payload: Payload::parse(&json(number_of)).unwrap(), key: None }),
         _ => {
             let vectors = (0..6).flat_map(|_| filled(noise.below(90))).collect();
-            What::Upsert(vectors, (0..6).map(|_| Some(json(noise.below(9))).filter(|_| noise.below(3) > 0)).collect())
+            What::Upsert(
+                vectors,
+                (0..6).map(|_| Some(json(noise.below(9))).filter(|_| noise.below(3) > 0)).collect(),
+            )
         }
     };
     (ids, what)
@@ -48,9 +51,7 @@ fn make(points: &Collection, number_of: u64) -> Result<u64, Error> {
             let payloads: Vec<_> = payloads.iter().map(Option::as_deref).collect();
             points.upsert_points(&ids, &vectors, &payloads).map(|done| done.seq)
         }
-        (ids, What::Update(update)) => {
-            points.change_payload(Chosen::Ids(&ids), update).map(|done| done.seq)
-        }
+        (ids, What::Update(update)) => points.change_payload(Chosen::Ids(&ids), update).map(|done| done.seq),
         (ids, What::Delete) => points.delete(&ids).map(|done| done.seq),
     }
 }

@@ -50,7 +50,11 @@ fn value_of(payload: &Value, field: &str, descending: bool) -> Option<f64> {
 }
 
 /// All points in an order, with the values at which they come.
-fn sorted(twin: &Twin, (field, descending): (&str, bool), is_wanted: &dyn Fn(&Value) -> bool) -> Vec<(f64, ExternalId)> {
+fn sorted(
+    twin: &Twin,
+    (field, descending): (&str, bool),
+    is_wanted: &dyn Fn(&Value) -> bool,
+) -> Vec<(f64, ExternalId)> {
     let wanted = twin.iter().filter(|(_, payload)| is_wanted(payload));
     let mut all: Vec<_> = wanted
         .filter_map(|(id, payload)| Some((value_of(payload, field, descending)?, id.clone())))
@@ -87,8 +91,10 @@ fn change(points: &Collection, twin: &mut Twin, noise: &mut Noise) {
         1 => {
             let value = json!({"v": noise.below(40)});
             points.set_payload(Chosen::Ids(&ids), value.to_string().as_bytes(), None).unwrap();
-            for payload in ids.iter().filter_map(|id| twin.get_mut(id)) {
-                payload["v"] = value["v"].clone();
+            for id in &ids {
+                if let Some(payload) = twin.get_mut(id) {
+                    payload["v"] = value["v"].clone();
+                }
             }
         }
         _ => {
@@ -119,7 +125,10 @@ fn scroll_while_it_changes(points: &Collection, twin: &mut Twin, noise: &mut Noi
         let has_more = expected.len() > limit;
         expected.truncate(limit);
         let found: Vec<_> = page.points.iter().map(|point| point.id.clone()).collect();
-        assert!(found.iter().eq(expected.iter().map(|(_, id)| id)), "{order:?} {last:?}: {found:?} {expected:?}");
+        assert!(
+            found.iter().eq(expected.iter().map(|(_, id)| id)),
+            "{order:?} {last:?}: {found:?} {expected:?}"
+        );
         for point in &page.points {
             let json: Value = serde_json::from_slice(point.payload.as_ref().unwrap()).unwrap();
             assert_eq!(json, twin[&point.id]);
@@ -140,13 +149,13 @@ fn scroll_while_it_changes(points: &Collection, twin: &mut Twin, noise: &mut Noi
 
 #[test]
 fn pages_are_a_plain_sort_while_points_change() {
-    for seed in 0..6 {
+    for seed in 0..4 {
         let place = tempfile::tempdir().unwrap();
         let node = open(place.path()).unwrap();
         let points = node.create_collection("points", SMALL).unwrap();
         points.set_schema(&schema()).unwrap();
         let (mut twin, mut noise) = (Twin::new(), Noise(seed));
-        for _ in 0..40 {
+        for _ in 0..25 {
             change(&points, &mut twin, &mut noise);
             scroll_while_it_changes(&points, &mut twin, &mut noise);
         }
@@ -161,11 +170,14 @@ fn fill(points: &Collection, ids: std::ops::Range<u64>, count: u64) {
         let some: Vec<u64> = (first..ids.end.min(first + 1000)).collect();
         let texts: Vec<String> = some
             .iter()
-            .map(|n| json!({"v": count - n, "few": 7, "n": n % 1000, "list": [n / 10, count - n]}).to_string())
+            .map(|n| {
+                json!({"v": count - n, "few": 7, "n": n % 1000, "list": [n / 10, count - n]}).to_string()
+            })
             .collect();
         let given: Vec<_> = texts.iter().map(|text| Some(text.as_bytes())).collect();
         let mut noise = Noise(first);
-        let vectors: Vec<u8> = (0..some.len() * dim).flat_map(|_| (noise.below(99) as f32).to_le_bytes()).collect();
+        let vectors: Vec<u8> =
+            (0..some.len() * dim).flat_map(|_| (noise.below(99) as f32).to_le_bytes()).collect();
         let ids: Vec<_> = some.into_iter().map(number).collect();
         points.upsert_points(&ids, &vectors, &given).unwrap();
     }
@@ -236,7 +248,11 @@ fn what_has_no_order_is_refused_with_what_to_do() {
     let error = |field: &str, after: Option<&str>| {
         points.scroll_ordered(&by(field, false), after, 10, None).unwrap_err().message
     };
-    assert!(error("v", None).contains("the field v has no index that keeps an order"), "{}", error("v", None));
+    assert!(
+        error("v", None).contains("the field v has no index that keeps an order"),
+        "{}",
+        error("v", None)
+    );
     assert!(error("v", None).contains("stratann collection schema --set v=float"));
     points.compact(&Quiet).unwrap();
     let mut fields = schema();
@@ -247,7 +263,13 @@ fn what_has_no_order_is_refused_with_what_to_do() {
     points.compact(&Quiet).unwrap();
     let page = points.scroll_ordered(&by("v", false), None, 10, None).unwrap();
     let next = page.next.unwrap();
-    assert!(points.scroll_ordered(&by("v", true), Some(&next), 10, None).unwrap_err().message.contains("another order"));
+    assert!(
+        points
+            .scroll_ordered(&by("v", true), Some(&next), 10, None)
+            .unwrap_err()
+            .message
+            .contains("another order")
+    );
     assert!(error("few", Some(&next)).contains("another order"));
     assert!(error("v", Some("7")).contains("names no place"));
     // Another kind of index of the same field has another order.

@@ -49,7 +49,8 @@ fn normal(noise: &mut Noise) -> f32 {
 impl Data {
     fn new(count: usize) -> Data {
         let mut noise = Noise(7);
-        let centres: Vec<Vec<f32>> = (0..60).map(|_| (0..DIM).map(|_| 6.0 * normal(&mut noise)).collect()).collect();
+        let centres: Vec<Vec<f32>> =
+            (0..60).map(|_| (0..DIM).map(|_| 6.0 * normal(&mut noise)).collect()).collect();
         let mut drawn = |spread: f32, from: &[f32]| -> Vec<f32> {
             from.iter().map(|x| x + spread * normal(&mut noise)).collect()
         };
@@ -80,9 +81,12 @@ impl Data {
         for first in (0..self.rows.len()).step_by(1000) {
             let some = first..self.rows.len().min(first + 1000);
             let ids: Vec<_> = some.clone().map(|row| number(row as u64)).collect();
-            let vectors: Vec<u8> = some.clone().flat_map(|row| components(DType::F32, &self.rows[row])).collect();
+            let vectors: Vec<u8> =
+                some.clone().flat_map(|row| components(DType::F32, &self.rows[row])).collect();
             let texts: Vec<String> = some
-                .map(|row| format!(r#"{{"chance":{},"rank":{}}}"#, self.by_chance[row], self.by_distance[row]))
+                .map(|row| {
+                    format!(r#"{{"chance":{},"rank":{}}}"#, self.by_chance[row], self.by_distance[row])
+                })
                 .collect();
             let payloads: Vec<_> = texts.iter().map(|text| Some(text.as_bytes())).collect();
             points.upsert_points(&ids, &vectors, &payloads).unwrap();
@@ -166,7 +170,8 @@ fn compare(points: &Collection, data: &Data) -> (u32, u32) {
                 Some((way, measured(points, asked, &SearchOptions { way: Some(way), ..options.clone() })?))
             });
             let ways: Vec<_> = ways.collect();
-            let reaches = |(_, (found, _)): &&(SieveWay, (f64, f64))| *found >= RECALL.min(recall) - RECALL_MARGIN;
+            let reaches =
+                |(_, (found, _)): &&(SieveWay, (f64, f64))| *found >= RECALL.min(recall) - RECALL_MARGIN;
             let best = ways.iter().filter(reaches).map(|(_, (_, price))| *price).fold(own, f64::min);
             cells += 1;
             well += u32::from(own <= WELL * best);

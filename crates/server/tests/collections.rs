@@ -189,7 +189,12 @@ fn requests() -> Vec<(&'static str, &'static str, &'static str, Value)> {
             "/points",
             json!({ "ids": [1, 4], "vectors": [[9, 9], [4, 4]], "if_absent": true, "payloads": [null, { "a": 0 }] }),
         ),
-        ("POST", ONE, "/scroll", json!({ "order_by": "a", "descending": true, "limit": 1, "where": "a >= 0" })),
+        (
+            "POST",
+            ONE,
+            "/scroll",
+            json!({ "order_by": "a", "descending": true, "limit": 1, "where": "a >= 0" }),
+        ),
         ("POST", ONE, "/count", json!({ "filter": { "must": [{ "key": "c", "match": { "value": 1 } }] } })),
         ("POST", ONE, "/payload/set", json!({ "ids": [1], "payload": { "x": 1 }, "key": "y" })),
         ("POST", ONE, "/payload/overwrite", json!({ "where": "a = 3", "payload": { "a": 4 } })),

@@ -477,7 +477,9 @@ impl Index {
             Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
         })?;
         match only.filter(|way| *way != plan.way) {
-            Some(way) => Err(Error::bad_input(format!("a {name} has no way {} here; take another", way.name()))),
+            Some(way) => {
+                Err(Error::bad_input(format!("a {name} has no way {} here; take another", way.name())))
+            }
             None => Ok(plan),
         }
     }

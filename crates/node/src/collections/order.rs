@@ -151,7 +151,11 @@ mod tests {
             for length in (0..text.len()).step_by(7).filter(|length| *length < 30) {
                 assert!(own.place(&text[..length]).unwrap_err().message.contains("names no place"));
             }
-            for other in [("a.b", IndexKind::Float, false), ("a.b", IndexKind::Datetime, true), ("a", IndexKind::Float, true)] {
+            for other in [
+                ("a.b", IndexKind::Float, false),
+                ("a.b", IndexKind::Datetime, true),
+                ("a", IndexKind::Float, true),
+            ] {
                 let error = order(other.0, other.1, other.2).place(&text).unwrap_err();
                 assert!(error.message.contains("is of another order"), "{error}");
             }

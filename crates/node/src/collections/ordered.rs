@@ -87,7 +87,13 @@ impl Collection {
             let stats = page.stats;
             let (points, next) = page.into_points(&state)?;
             let next = next.map(|place| order.text(&place));
-            Ok(OrderedPage { points, next, seq: state.seq, unindexed: unindexed.into_iter().collect(), stats })
+            Ok(OrderedPage {
+                points,
+                next,
+                seq: state.seq,
+                unindexed: unindexed.into_iter().collect(),
+                stats,
+            })
         };
         page().map_err(named)
     }
@@ -130,7 +136,8 @@ impl<'a> OrderedRows<'a> {
     /// Whether no point of this rank is among the first.
     fn is_beyond(&self, rank: Rank) -> bool {
         let last = self.found.last_key_value().filter(|_| self.found.len() > self.limit);
-        last.is_some_and(|(last, _)| rank > last.rank) || self.after.as_ref().is_some_and(|own| rank < own.rank)
+        last.is_some_and(|(last, _)| rank > last.rank)
+            || self.after.as_ref().is_some_and(|own| rank < own.rank)
     }
 
     /// The id behind which points of this rank come.
@@ -165,7 +172,9 @@ impl<'a> OrderedRows<'a> {
     /// Adds the points in memory, or those of them that match.
     fn add_memory(&mut self, state: &'a State, mut matches: Option<&mut Matches>) -> Result<()> {
         for (id, at, payload) in state.payloads() {
-            let Some(rank) = self.rank_of(Some(payload))?.filter(|rank| !self.is_beyond(*rank)) else { continue };
+            let Some(rank) = self.rank_of(Some(payload))?.filter(|rank| !self.is_beyond(*rank)) else {
+                continue;
+            };
             if matches.as_mut().is_none_or(|matches| state.is_match(at, matches)) {
                 self.offer(OrderPlace { rank, id: id.clone() }, Found::Memory(at));
             }
@@ -201,7 +210,8 @@ impl<'a> OrderedRows<'a> {
 
     /// Adds rows by their payloads.
     fn add_few(&mut self, own: &'a SegmentState, payloads: &Payloads) -> Result<()> {
-        let rows: RoaringBitmap = own.left.rows().iter().filter(|row| own.overlay.get(*row).is_none()).collect();
+        let rows: RoaringBitmap =
+            own.left.rows().iter().filter(|row| own.overlay.get(*row).is_none()).collect();
         let mut ranks = Vec::new();
         payloads.for_rows(&rows, |row, json| {
             let rank = self.rank_of(Some(json)).map_err(|e| stratann_storage::Error::corrupt(e.message))?;
@@ -249,12 +259,7 @@ impl<'a> OrderedRows<'a> {
     }
 
     /// Whether a row with several values comes at this one.
-    fn is_first(
-        &mut self,
-        payloads: &Payloads,
-        row: u32,
-        key: NumberKey,
-    ) -> stratann_storage::Result<bool> {
+    fn is_first(&mut self, payloads: &Payloads, row: u32, key: NumberKey) -> stratann_storage::Result<bool> {
         let json = payloads.get(row)?;
         let rank = self.rank_of(json.as_deref());
         let rank = rank.map_err(|e| stratann_storage::Error::corrupt(e.message))?;

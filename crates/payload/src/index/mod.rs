@@ -25,9 +25,9 @@ mod field;
 mod numbers;
 mod ordered;
 mod terms;
-mod unindexed;
 #[cfg(test)]
 mod tests;
+mod unindexed;
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;

@@ -73,10 +73,8 @@ impl Leaf {
     /// Whether a field with these indexes answers the condition.
     fn is_answered_by(&self, kinds: &BTreeSet<IndexKind>) -> bool {
         let has = |wanted: &[IndexKind]| wanted.iter().any(|kind| kinds.contains(kind));
-        let (strings, numbers) = (
-            [IndexKind::Keyword, IndexKind::Uuid],
-            [IndexKind::Integer, IndexKind::Float],
-        );
+        let (strings, numbers) =
+            ([IndexKind::Keyword, IndexKind::Uuid], [IndexKind::Integer, IndexKind::Float]);
         match self {
             Leaf::Any(_, set) | Leaf::Except(_, set) => set.iter().all(|value| match value {
                 Scalar::Bool(_) => has(&[IndexKind::Bool]),
@@ -108,14 +106,21 @@ mod tests {
 
     #[test]
     fn each_condition_needs_an_index_of_its_own() {
-        let schema = r#"{"a": ["keyword"], "n": ["integer"], "t": ["text"], "d": ["datetime"], "u": ["uuid"]}"#;
+        let schema =
+            r#"{"a": ["keyword"], "n": ["integer"], "t": ["text"], "d": ["datetime"], "u": ["uuid"]}"#;
         for text in ["a = 'x'", "n > 5", "n = 5", "t match 'x y'", "u = 'x'", "a is null", "a like 'x%'"] {
             assert_eq!(unindexed(text, schema), [""; 0], "{text}");
         }
         let needs = |text: &str| unindexed(text, schema).join(", ");
         assert_eq!(needs("a = 5"), "a (create an index of kind integer)");
-        assert_eq!(needs("n = 'x' and b > 5"), "b (create an index of kind float), n (create an index of kind keyword)");
-        assert_eq!(needs("not (a match 'x') or c = 'y'"), "a (create an index of kind text), c (create an index of kind keyword)");
+        assert_eq!(
+            needs("n = 'x' and b > 5"),
+            "b (create an index of kind float), n (create an index of kind keyword)"
+        );
+        assert_eq!(
+            needs("not (a match 'x') or c = 'y'"),
+            "a (create an index of kind text), c (create an index of kind keyword)"
+        );
         assert_eq!(needs("c is null"), "c (create an index of kind keyword)");
     }
 
@@ -127,10 +132,14 @@ mod tests {
             let schema: Schema = serde_json::from_str(schema).unwrap();
             predicate.unindexed(&schema).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         };
-        let two = r#"{"must": [{"key": "price", "range": {"lt": 5}}, {"key": "sold", "match": {"value": true}}]}"#;
+        let two =
+            r#"{"must": [{"key": "price", "range": {"lt": 5}}, {"key": "sold", "match": {"value": true}}]}"#;
         let not = r#"{"must_not": [{"key": "price", "range": {"lt": 5}}, {"key": "sold", "match": {"value": true}}]}"#;
         assert_eq!(nested(two, r#"{"lines[].price": ["float"], "lines[].sold": ["bool"]}"#), "");
-        assert_eq!(nested(two, r#"{"lines[].price": ["float"]}"#), "lines[].sold (create an index of kind bool)");
+        assert_eq!(
+            nested(two, r#"{"lines[].price": ["float"]}"#),
+            "lines[].sold (create an index of kind bool)"
+        );
         assert_eq!(nested(not, r#"{"lines[].price": ["float"]}"#), "lines[] (payloads are read)");
     }
 }

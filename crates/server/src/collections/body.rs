@@ -259,7 +259,9 @@ fn from(read: &ScrollBody<'_>) -> Result<ScrollFrom, String> {
     let wrong = |e: &serde_json::Error| format!("after: {}", quoting(e));
     let Some(field) = &read.order_by else {
         if read.descending == Some(true) {
-            return Err("descending has no use without order_by; send the field that points are ordered by".into());
+            return Err(
+                "descending has no use without order_by; send the field that points are ordered by".into()
+            );
         }
         let after = read.after.map(|after| serde_json::from_str::<ids::Read>(after.get()));
         return Ok(ScrollFrom::Ids(after.transpose().map_err(|e| wrong(&e))?.map(|id| id.0)));

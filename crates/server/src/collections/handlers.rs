@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use stratann_node::collections::{
-    Collection, Error, Estimated, Kind, LIMIT_MAX, PayloadChanged, PayloadJson, Point, SearchOptions, Spec, Upserted,
+    Collection, Error, Estimated, Kind, LIMIT_MAX, PayloadChanged, PayloadJson, Point, SearchOptions, Spec,
+    Upserted,
 };
 use stratann_node::rows::ExternalId;
 use stratann_payload::Predicate;
@@ -16,8 +17,8 @@ use super::body::{self, Get, Points, Scroll, ScrollFrom, VectorForm};
 use super::filters::{self, PointFilter, Wanted};
 use super::replies::{
     CountReply, DeleteReply, Described, DroppedReply, GetReply, InfoReply, LimitsReply, ListReply, Listed,
-    NameReply, Next, PayloadReply, PointReply, QueryReply, Results, SchemaReply, ScrollReply,
-    UpsertReply, Vector, VerifyReply,
+    NameReply, Next, PayloadReply, PointReply, QueryReply, Results, SchemaReply, ScrollReply, UpsertReply,
+    Vector, VerifyReply,
 };
 use super::{Answer, Asked, ok};
 use crate::limits::Limits;

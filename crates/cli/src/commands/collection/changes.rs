@@ -181,8 +181,9 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
         vectors.read(batch.start, batch.len(), &mut bytes)?;
         let own = payloads.as_mut().map_or(Ok(Vec::new()), |own| own.read(batch))?;
         let own: Vec<Option<&[u8]>> = own.iter().map(Option::as_deref).collect();
-        let done =
-            patiently(&printer, &collection, |to| to.upsert_if(&ids.of(batch.clone()), &bytes, &own, condition))?;
+        let done = patiently(&printer, &collection, |to| {
+            to.upsert_if(&ids.of(batch.clone()), &bytes, &own, condition)
+        })?;
         document.seq = done.seq;
         document.new += done.new;
         document.replaced += done.replaced;

@@ -151,8 +151,8 @@ impl PageStart {
         match &args.order_by {
             None => Ok(PageStart::Id(args.after.as_deref().map(ExternalId::of_token).transpose()?)),
             Some(field) => {
-                let field = Path::parse(field)
-                    .map_err(|e| Error::bad_input(format!("--order-by: {}", e.message)))?;
+                let field =
+                    Path::parse(field).map_err(|e| Error::bad_input(format!("--order-by: {}", e.message)))?;
                 Ok(PageStart::Place(OrderBy { field, descending: args.descending }, args.after.clone()))
             }
         }
@@ -194,7 +194,7 @@ impl PageStart {
 impl fmt::Display for Next<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Next::Id(id) => id.fmt(f),
+            Next::Id(id) => write!(f, "{id}"),
             Next::Place(text) => f.write_str(text),
         }
     }

@@ -99,20 +99,20 @@ impl PartialOrd for Name<'_> {
 }
 
 /// The nearest rows so far.
-pub(super) struct Nearest<'a> {
+pub(super) struct Nearest<'a, 'm> {
     state: &'a State,
     exact: Exact,
     /// A row that is no result.
     pub(super) skip: Option<At>,
     /// The rows that may be results; `None` for all.
-    matches: Option<&'a mut Matches>,
+    matches: Option<&'m mut Matches>,
     best: KSmallest<Name<'a>>,
     distances: u64,
     buffer: Vec<f32>,
 }
 
-impl<'a> Nearest<'a> {
-    pub(super) fn of(state: &'a State, spec: &Spec, query: &[u8], (k, bound): (usize, f32)) -> Nearest<'a> {
+impl<'a> Nearest<'a, '_> {
+    pub(super) fn of(state: &'a State, spec: &Spec, query: &[u8], (k, bound): (usize, f32)) -> Self {
         let mut exact = Exact::default();
         exact.set(spec.metric, spec.dtype, spec.dim, query);
         let best = KSmallest::new(k, bound);
@@ -160,7 +160,7 @@ impl<'a> Nearest<'a> {
     }
 }
 
-impl Points for Nearest<'_> {
+impl Points for Nearest<'_, '_> {
     fn limit(&self) -> f32 {
         self.best.limit()
     }

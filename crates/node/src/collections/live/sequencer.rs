@@ -351,7 +351,8 @@ impl<'a> Resolver<'a> {
             self.check_room(of.written, (self.manifest.tail_points - of.in_tail, of.bytes))?;
         }
         let seq = self.count(&of, work.is_delete());
-        let skipped = work.ids.iter().zip(&is_written).filter(|(_, is_written)| !**is_written).map(|(id, _)| id);
+        let skipped =
+            work.ids.iter().zip(&is_written).filter(|(_, is_written)| !**is_written).map(|(id, _)| id);
         let done = match work.is_delete() {
             true => {
                 Done::Deleted(Deleted { seq, deleted: of.known, unknown: work.ids.len() as u64 - of.known })
