@@ -96,7 +96,7 @@ fn what_is_written_is_found_also_after_a_restart() {
     let vectors = value!([[0, 0], [1, 0], [2, 0], [3, 0], [4, 0]]);
     let points = "/v1/collections/c/points";
     let written = place.ok("PUT", points, value!({ "ids": ids, "vectors": vectors }));
-    assert_eq!(written, value!({ "seq": 1, "new": 5, "replaced": 0, "repeated": 0 }));
+    assert_eq!(written, value!({ "seq": 1, "new": 5, "replaced": 0, "repeated": 0, "skipped": [] }));
     let again = value!({ "ids": [7, 8, 7], "vectors": [[9, 9], [8, 8], [0, 0]] });
     assert_eq!(
         place.ok("PUT", points, again),
