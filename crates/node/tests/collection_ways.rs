@@ -123,7 +123,8 @@ fn measured(
     let found = points.search_with(&bytes, options).ok()?;
     let (mut hits, mut wanted) = (0, 0);
     for (own, truth) in found.hits.iter().zip(truth) {
-        assert_eq!(own.len(), truth.len(), "{:?}", options.way);
+        // A search that never gives way may end before it has met enough rows.
+        assert!(options.way.is_some() || own.len() == truth.len(), "{} of {}", own.len(), truth.len());
         let last = truth.last().copied().unwrap_or(f32::INFINITY);
         hits += own.iter().filter(|hit| hit.distance <= last).count();
         wanted += truth.len();
