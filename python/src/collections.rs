@@ -10,11 +10,12 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use serde_json::json;
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{
-    self, Collection, Condition, GivenVectors, Kind, MemoryLimits, Node, Options, Point, SearchOptions, Spec,
-    Specs,
+    self, Collection, Condition, GivenVectors, Kind, MemoryLimits, Node, Options, OrderBy, Point,
+    SearchOptions, Spec, Specs,
 };
 use stratann_node::rows::{ExternalId, MEMORY_BYTES_MIN};
 use stratann_params::IndexKind;
+use stratann_payload::Path;
 use stratann_payload::index::Unindexed;
 use stratann_storage::{Error, ErrorKind, Quiet};
 
@@ -95,7 +96,7 @@ type PyHits<'py> = (
     Bound<'py, PyList>,
     Bound<'py, PyArray1<f32>>,
     Option<Vec<Option<Vec<u8>>>>,
-    Option<Vec<Option<Bound<'py, PyArray1<u8>>>>>,
+    Option<Vec<Bound<'py, PyArray1<u8>>>>,
     Vec<String>,
 );
 /// Points of a page, the id behind which the next one begins, sequence number, and conditions that read payloads.
@@ -341,8 +342,9 @@ impl DataFolder {
         crate::json(py, &all)
     }
 
-    /// Writes points, with a payload as JSON or nothing for each. Returns the sequence number, and how many were new,
-    /// replaced and repeated.
+    /// Writes points, with a payload as JSON or nothing for each: those of ids without a point, or those that no change
+    /// behind a number wrote, or all. Returns the sequence number, how many were new, replaced and repeated, and the
+    /// ids that were left as they were.
     fn upsert<'py>(
         &self,
         py: Python<'py>,
@@ -350,13 +352,20 @@ impl DataFolder {
         ids: Vec<PyId>,
         vectors: Vec<PyVectors<'py>>,
         payloads: Option<Vec<Option<PyBackedBytes>>>,
-    ) -> PyResult<(u64, u64, u64, u64)> {
+        only: (bool, Option<u64>),
+    ) -> PyResult<(u64, u64, u64, u64, Vec<Bound<'py, PyAny>>)> {
         let (ids, given) = (plain(ids), given(&vectors)?);
         let payloads: Vec<Option<&[u8]>> = payloads.iter().flatten().map(|own| own.as_deref()).collect();
+        let condition = match only {
+            (true, _) => Condition::IfAbsent,
+            (false, Some(seq)) => Condition::IfNotNewer(seq),
+            (false, None) => Condition::Always,
+        };
         let done = self.call_collection(py, name, |collection| {
-            collection.upsert_named(&ids, &given, &payloads, Condition::Always)
+            collection.upsert_named(&ids, &given, &payloads, condition)
         })?;
-        Ok((done.seq, done.new, done.replaced, done.repeated))
+        let skipped = done.skipped.iter().map(|id| id_object(py, id)).collect::<PyResult<_>>()?;
+        Ok((done.seq, done.new, done.replaced, done.repeated, skipped))
     }
 
     /// Changes vectors of points that are there. Returns the sequence number, and how many points were written again.
@@ -387,8 +396,9 @@ impl DataFolder {
         name: &str,
         filter: PyFilter,
     ) -> PyResult<(u64, u64, u64, Vec<String>)> {
-        let done =
-            self.call_collection(py, name, |collection| collection.delete_matching(&filter.compile()?))?;
+        let done = self.call_collection(py, name, |collection| {
+            collection.delete_matching(&filter.compile(collection)?)
+        })?;
         Ok((done.seq, done.deleted, done.changed, texts(&done.unindexed)))
     }
 
@@ -429,22 +439,18 @@ impl DataFolder {
     ) -> PyResult<PyHits<'py>> {
         let (queries, (k, recall, threads)) = (queries.as_slice()?, how);
         let (with_payload, with_vectors) = with_;
-        let (mut found, vectors) = self.call_collection(py, name, |collection| {
-            let filter = filter.as_ref().map(PyFilter::compile).transpose()?;
-            let vector_name = vector_name.clone();
+        let mut found = self.call_collection(py, name, |collection| {
             let options = SearchOptions {
                 k,
                 recall,
                 threads,
-                filter,
+                filter: filter.as_ref().map(|filter| filter.compile(collection)).transpose()?,
                 with_payload,
-                vector_name,
+                with_vectors,
+                vector_name: vector_name.clone(),
                 ..SearchOptions::default()
             };
-            let found = collection.search_with(queries, &options)?;
-            let name = options.vector_name.as_deref();
-            let vectors = with_vectors.then(|| collection.vectors_of(&found, name)).transpose()?;
-            Ok((found, vectors))
+            collection.search_with(queries, &options)
         })?;
         let of_query = |hits: &Vec<collections::Hit>| {
             let ids: Vec<_> = hits.iter().map(|hit| id_object(py, &hit.id)).collect::<PyResult<_>>()?;
@@ -454,8 +460,8 @@ impl DataFolder {
         let distances: Vec<f32> = found.hits.iter().flatten().map(|hit| hit.distance).collect();
         let payloads = found.hits.iter_mut().flatten().map(|hit| hit.payload.take());
         let payloads = with_payload.then(|| payloads.collect());
-        let array = |bytes: Option<Vec<u8>>| bytes.map(|bytes| bytes.into_pyarray(py));
-        let vectors = vectors.map(|all| all.into_iter().map(array).collect());
+        let vectors = found.hits.iter_mut().flatten().filter_map(|hit| hit.vector.take());
+        let vectors = with_vectors.then(|| vectors.map(|bytes| bytes.into_pyarray(py)).collect());
         let distances = distances.into_pyarray(py);
         Ok((found.seq, PyList::new(py, ids)?, distances, payloads, vectors, texts(&found.unindexed)))
     }
@@ -480,11 +486,11 @@ impl DataFolder {
     ) -> PyResult<([u64; 3], Vec<String>)> {
         self.call_collection(py, name, |collection| match &filter {
             Some(filter) if exact => {
-                let counted = collection.count_matching(&filter.compile()?)?;
+                let counted = collection.count_matching(&filter.compile(collection)?)?;
                 Ok(([counted.points; 3], texts(&counted.unindexed)))
             }
             Some(filter) => {
-                let about = collection.estimate_matching(&filter.compile()?)?;
+                let about = collection.estimate_matching(&filter.compile(collection)?)?;
                 Ok(([about.points, about.least, about.most], texts(&about.unindexed)))
             }
             None => Ok(([collection.count()?; 3], Vec::new())),
@@ -503,7 +509,9 @@ impl DataFolder {
         let after = after.map(|id| id.0);
         let (page, specs) = self.call_collection(py, name, |collection| {
             let page = match &filter {
-                Some(filter) => collection.scroll_matching(after.as_ref(), limit, &filter.compile()?),
+                Some(filter) => {
+                    collection.scroll_matching(after.as_ref(), limit, &filter.compile(collection)?)
+                }
                 None => collection.scroll(after.as_ref(), limit),
             };
             Ok((page?, collection.specs().clone()))
@@ -512,6 +520,27 @@ impl DataFolder {
         let points = points.collect::<PyResult<_>>()?;
         let next = page.next.as_ref().map(|id| id_object(py, id)).transpose()?;
         Ok((points, next, page.seq, texts(&page.unindexed)))
+    }
+
+    /// Returns points in the order of a field, or those of them that match: behind a place that a page before names.
+    fn scroll_ordered<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        order: (String, bool),
+        after: Option<String>,
+        limit: usize,
+        filter: Option<PyFilter>,
+    ) -> PyResult<(Vec<PyPoint<'py>>, Option<String>, u64, Vec<String>)> {
+        let (page, specs) = self.call_collection(py, name, |collection| {
+            let by = OrderBy { field: Path::parse(&order.0)?, descending: order.1 };
+            let filter = filter.as_ref().map(|filter| filter.compile(collection)).transpose()?;
+            let page = collection.scroll_ordered(&by, after.as_deref(), limit, filter.as_ref())?;
+            Ok((page, collection.specs().clone()))
+        })?;
+        let points = page.points.into_iter().map(|point| point_object(py, point, &specs));
+        let points = points.collect::<PyResult<_>>()?;
+        Ok((points, page.next, page.seq, texts(&page.unindexed)))
     }
 
     /// Asks for one segment of all points, which is made in the background.

@@ -13,30 +13,38 @@ use stratann_storage::Error;
 
 use crate::collections::{PyId, plain};
 
-/// A filter of the Python half: JSON as bytes, or text as a str.
-pub(crate) enum PyFilter {
+/// A filter of the Python half, and whether conditions that no index answers are refused.
+#[derive(FromPyObject)]
+pub(crate) struct PyFilter(FilterForm, bool);
+
+/// JSON as bytes, or text as a str.
+enum FilterForm {
     Json(PyBackedBytes),
     Where(String),
 }
 
 impl PyFilter {
-    /// Reads and compiles the filter.
-    pub(crate) fn compile(&self) -> Result<Arc<Predicate>> {
-        let filter = match self {
-            PyFilter::Json(json) => Filter::from_json(json)?,
-            PyFilter::Where(text) => Filter::from_where(text)?,
+    /// Reads and compiles the filter, and checks that the collection has the indexes that it asks for.
+    pub(crate) fn compile(&self, collection: &Collection) -> Result<Arc<Predicate>> {
+        let filter = match &self.0 {
+            FilterForm::Json(json) => Filter::from_json(json)?,
+            FilterForm::Where(text) => Filter::from_where(text)?,
         };
-        Ok(Arc::new(filter.compile()))
+        let predicate = Arc::new(filter.compile());
+        if self.1 {
+            collection.check_indexed(&predicate)?;
+        }
+        Ok(predicate)
     }
 }
 
-impl<'py> FromPyObject<'_, 'py> for PyFilter {
+impl<'py> FromPyObject<'_, 'py> for FilterForm {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<PyFilter> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<FilterForm> {
         Ok(match object.cast::<PyBytes>() {
-            Ok(_) => PyFilter::Json(object.extract()?),
-            Err(_) => PyFilter::Where(object.extract()?),
+            Ok(_) => FilterForm::Json(object.extract()?),
+            Err(_) => FilterForm::Where(object.extract()?),
         })
     }
 }
@@ -65,7 +73,7 @@ impl PyChosen {
         match self {
             PyChosen::Ids(ids) => collection.change_payload(Chosen::Ids(ids), update),
             PyChosen::Matching(filter) => {
-                collection.change_payload(Chosen::Matching(&filter.compile()?), update)
+                collection.change_payload(Chosen::Matching(&filter.compile(collection)?), update)
             }
         }
     }

@@ -119,11 +119,19 @@ class Collection:
         """
         return self._spec(None).kind
 
-    def upsert(self, ids: Ids, vectors: Vectors | NamedVectors, payload: Payloads | None = None) -> Upserted:
+    def upsert(
+        self,
+        ids: Ids,
+        vectors: Vectors | NamedVectors,
+        payload: Payloads | None = None,
+        *,
+        if_absent: bool = False,
+        if_unchanged_since: int | None = None,
+    ) -> Upserted:
         """Writes points, each in place of an earlier one of its id, its payload included.
 
         Up to about 4 MiB are one change: all of it or none is written. More are written as several changes, one after
-        another. Of several points of an id the last one counts.
+        another. Of several points of an id the last one counts; with a condition that of the first change that has one.
 
         Args:
             ids: n ids: ints, strings or `uuid.UUID`, an array of whole numbers of shape (n,), or a column of pyarrow,
@@ -136,9 +144,13 @@ class Collection:
             payload: n dicts of what JSON has, each up to 1 MiB as JSON and 100 levels, or None for a point without one;
                 None for none at all; or a table with n rows, whose missing values are null. A dict without fields is
                 none. Whole numbers of more than 64 bits become floats.
+            if_absent: whether to write only points of ids that have none; others are left, and are in ``skipped``.
+            if_unchanged_since: the number of a change, such as ``seq`` of a `Point`, a search or an upsert: points that
+                a later change wrote are left, and are in ``skipped``.
 
         Raises:
-            InputError: NaN or infinity, a zero vector under cosine, another shape, an unknown name, an id that is none,
+            InputError: both conditions; NaN or infinity, a zero vector under cosine, another shape, an unknown name, an
+                id that is none,
                 a payload that is no dict or has what JSON has not, another number of payloads.
             BusyError: there is no room, or the quota is used up; nothing was written.
             CorruptIndexError: the data folder is read-only; see `Client.read_only`.
@@ -149,15 +161,20 @@ class Collection:
         """
         named, given = self._given(ids, vectors)
         payloads = payloads_of(payload, len(named))
+        if if_absent and if_unchanged_since is not None:
+            raise InputError("if_absent and if_unchanged_since are both given; pass one of them")
+        only = (bool(if_absent), whole(if_unchanged_since, "if_unchanged_since", 0))
+        skipped: list[Id] = []
 
         def write(first: int, end: int) -> tuple[int, ...]:
             some = None if payloads is None else payloads[first:end]
             own = [one.part(first, end) for one in given]
-            done: tuple[int, ...] = self._folder.upsert(self._name, named[first:end], own, some)
-            return done
+            *done, left = self._folder.upsert(self._name, named[first:end], own, some, only)
+            skipped.extend(shown(one) for one in left)
+            return tuple(done)
 
         parts = batches(named, self._row_bytes(given), payloads, bytes_max=self._batch_bytes_max)
-        return Upserted(*in_parts(parts, len(named), write))
+        return Upserted(*in_parts(parts, len(named), write), skipped)
 
     def update_vectors(self, ids: Ids, vectors: Vectors | NamedVectors) -> VectorsChanged:
         """Changes vectors of points that are there; vectors of other names and payloads stay.
@@ -188,7 +205,9 @@ class Collection:
         seq, changed = in_parts(parts, len(named), write)[:2]
         return VectorsChanged(seq, changed)
 
-    def delete(self, ids: Ids | None = None, *, filter: PointFilter | None = None) -> Deleted:
+    def delete(
+        self, ids: Ids | None = None, *, filter: PointFilter | None = None, indexed_only: bool = False
+    ) -> Deleted:
         """Deletes points: those of ids, or those that match a filter. Ids without a point are counted.
 
         A filter deletes the points that match now, up to 4,096 in one change. A point that others change meanwhile
@@ -197,12 +216,13 @@ class Collection:
         Args:
             ids: n ids, as in `upsert`.
             filter: as in `search`, in place of ids; ``{}`` matches all points.
+            indexed_only: as in `search`.
 
         Raises:
             InputError: neither ids nor a filter, or both; and as in `upsert` and `search`.
             MissingError, UnknownOutcomeError, ChangeError: as in `upsert`. Changes before an error stay.
         """
-        named, matching = _chosen(ids, filter)
+        named, matching = _chosen(ids, filter, indexed_only)
         if named is None:
             seq, deleted, changed, unindexed = self._folder.delete_matching(self._name, matching)
             return Deleted(seq, deleted, 0, changed, list(unindexed))
@@ -223,6 +243,7 @@ class Collection:
         *,
         vector_name: str | None = None,
         filter: PointFilter | None = None,
+        indexed_only: bool = False,
         with_payload: bool = False,
         with_vectors: bool = False,
     ) -> FoundPoints:
@@ -237,19 +258,21 @@ class Collection:
                 results.
             filter: a dict in Qdrant's form, such as ``{"must": [{"key": "color", "match": {"value": "red"}}]}``, or
                 text, such as ``"color = 'red' and price < 50"``, or one of `stratann.filters`; None for all points.
+            indexed_only: whether to refuse a filter with conditions that no index answers. Otherwise payloads are read
+                for these, and ``unindexed`` names them.
             with_payload: whether to return the payloads of the results, as the search saw them; up to 64 MiB.
             with_vectors: whether to return the vectors of the results, those that are searched.
 
         Raises:
             InputError: NaN, another shape, an unknown `vector_name`, `k` or `recall` out of range; a filter that is
-                wrong, with the place.
+                wrong, with the place, or with `indexed_only` one that lacks an index, with the fields.
             MissingError: the collection was dropped.
             BusyError: there is no memory to open the collection.
         """
         spec = self._spec(vector_name)
         rows = rows_of(vectors, "vectors", spec, one=True)
         count, share = whole(k, "k", 1) or 1, real(recall, "recall")
-        matching, wanted = filter_of(filter), (bool(with_payload), bool(with_vectors))
+        matching, wanted = filter_of(filter, indexed_only), (bool(with_payload), bool(with_vectors))
         parts = []
         each = max(1, min(_QUERY_BYTES // (rows.shape[1] * rows.itemsize), self._queries_max))
         first = 0
@@ -279,38 +302,71 @@ class Collection:
         points = self._folder.get(self._name, ids_of(ids))
         return [None if point is None else self._point(point) for point in points]
 
-    def count(self, *, filter: PointFilter | None = None, exact: bool = True) -> Count:
+    def count(self, *, filter: PointFilter | None = None, indexed_only: bool = False, exact: bool = True) -> Count:
         """Returns the number of points, or of those that match a filter. It is an int; its attribute ``unindexed`` has
         the conditions for which payloads were read, and ``least`` and ``most`` say between which numbers it is.
 
         Args:
             filter: as in `search`.
+            indexed_only: as in `search`.
             exact: False for an estimate: where no index decides, at most 256 payloads of each part are read.
 
         Raises:
-            InputError: a filter that is wrong, with the place.
+            InputError: a filter that is wrong, with the place, or that `indexed_only` refuses.
         """
-        return Count.of(*self._folder.count(self._name, filter_of(filter), exact))
+        return Count.of(*self._folder.count(self._name, filter_of(filter, indexed_only), exact))
 
-    def scroll(self, after: Id | None = None, limit: int = 1000, *, filter: PointFilter | None = None) -> Page:
-        """Returns points in the order of their ids: numbers, then UUIDs, then strings.
+    def scroll(
+        self,
+        after: Id | None = None,
+        limit: int = 1000,
+        *,
+        order_by: str | None = None,
+        descending: bool = False,
+        filter: PointFilter | None = None,
+        indexed_only: bool = False,
+    ) -> Page:
+        """Returns points in the order of their ids: numbers, then UUIDs, then strings; or in the order of a field.
+
+        Points with a value in the field come once each: at their least value, or descending at their greatest. Those
+        with equal values are in the order of their ids. Pages follow one another also while the collection changes.
 
         Args:
-            after: the id behind which the page begins; None for the first page.
+            after: where the page begins: ``next`` of the page before, or without `order_by` any id; None for the first
+                page.
             limit: most points, 1 to 16384. A page has at most about 8 MiB of vectors and payloads.
+            order_by: the path of a field with a ``"float"``, ``"integer"`` or ``"datetime"`` index.
+            descending: whether the greatest values come first.
             filter: as in `search`: only points that match.
+            indexed_only: as in `search`.
 
         Raises:
-            InputError: `limit` out of range, an id that is none, or a filter that is wrong, with the place.
+            InputError: `limit` out of range, an id that is none, a filter that is wrong, with the place, or that
+                `indexed_only` refuses; a field without an index that keeps an order, or whose index is not made yet;
+                `after` of another order.
         """
-        behind = None if after is None else id_of(after)
-        page = self._folder.scroll(self._name, behind, whole(limit, "limit", 1) or 1, filter_of(filter))
-        points, following, seq, unindexed = page
-        after_it = None if following is None else shown(following)
-        return Page([self._point(point) for point in points], after_it, seq, list(unindexed))
+        most, matching = whole(limit, "limit", 1) or 1, filter_of(filter, indexed_only)
+        if order_by is None:
+            if descending:
+                raise InputError("descending has no use without order_by; pass the field that points are ordered by")
+            behind = None if after is None else id_of(after)
+            points, following, *rest = self._folder.scroll(self._name, behind, most, matching)
+            following = None if following is None else shown(following)
+        else:
+            if after is not None and not isinstance(after, str):
+                raise InputError(f"after is {after!r}; pass the next of the page before, or None for the first page")
+            order, place = (path_of(order_by, "order_by"), bool(descending)), None if after is None else str(after)
+            points, following, *rest = self._folder.scroll_ordered(self._name, order, place, most, matching)
+        return Page([self._point(point) for point in points], following, rest[0], list(rest[1]))
 
     def set_payload(
-        self, payload: Payload, ids: Ids | None = None, *, filter: PointFilter | None = None, key: str | None = None
+        self,
+        payload: Payload,
+        ids: Ids | None = None,
+        *,
+        filter: PointFilter | None = None,
+        indexed_only: bool = False,
+        key: str | None = None,
     ) -> PayloadChanged:
         """Sets fields of payloads; other fields stay.
 
@@ -321,6 +377,7 @@ class Collection:
             payload: the fields, a dict as in `upsert`.
             ids: n ids, as in `upsert`.
             filter: as in `search`, in place of ids; ``{}`` matches all points.
+            indexed_only: as in `search`.
             key: the path of the object whose fields are set, such as ``"a.b"`` or ``"a[].b"``; None for the payload
                 itself.
 
@@ -331,10 +388,15 @@ class Collection:
                 Changes before an error stay.
         """
         paths = [] if key is None else [path_of(key, "key")]
-        return self._change_payload(("set", payload_of(payload), paths), ids, filter)
+        return self._change_payload(("set", payload_of(payload), paths), _chosen(ids, filter, indexed_only))
 
     def overwrite_payload(
-        self, payload: Payload, ids: Ids | None = None, *, filter: PointFilter | None = None
+        self,
+        payload: Payload,
+        ids: Ids | None = None,
+        *,
+        filter: PointFilter | None = None,
+        indexed_only: bool = False,
     ) -> PayloadChanged:
         """Puts a payload in place of those of points.
 
@@ -342,15 +404,21 @@ class Collection:
             payload: a dict as in `upsert`.
             ids: n ids, as in `upsert`.
             filter: as in `search`, in place of ids; ``{}`` matches all points.
+            indexed_only: as in `search`.
 
         Raises:
             InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
                 `set_payload`.
         """
-        return self._change_payload(("overwrite", payload_of(payload), []), ids, filter)
+        return self._change_payload(("overwrite", payload_of(payload), []), _chosen(ids, filter, indexed_only))
 
     def delete_payload_keys(
-        self, keys: Sequence[str], ids: Ids | None = None, *, filter: PointFilter | None = None
+        self,
+        keys: Sequence[str],
+        ids: Ids | None = None,
+        *,
+        filter: PointFilter | None = None,
+        indexed_only: bool = False,
     ) -> PayloadChanged:
         """Removes fields of payloads.
 
@@ -358,25 +426,29 @@ class Collection:
             keys: paths of fields, such as ``["color", "a.b"]``.
             ids: n ids, as in `upsert`.
             filter: as in `search`, in place of ids; ``{}`` matches all points.
+            indexed_only: as in `search`.
 
         Raises:
             InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
                 `set_payload`.
         """
-        return self._change_payload(("delete_keys", None, keys_of(keys)), ids, filter)
+        return self._change_payload(("delete_keys", None, keys_of(keys)), _chosen(ids, filter, indexed_only))
 
-    def clear_payload(self, ids: Ids | None = None, *, filter: PointFilter | None = None) -> PayloadChanged:
+    def clear_payload(
+        self, ids: Ids | None = None, *, filter: PointFilter | None = None, indexed_only: bool = False
+    ) -> PayloadChanged:
         """Removes payloads; points and vectors stay.
 
         Args:
             ids: n ids, as in `upsert`.
             filter: as in `search`, in place of ids; ``{}`` matches all points.
+            indexed_only: as in `search`.
 
         Raises:
             InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
                 `set_payload`.
         """
-        return self._change_payload(("clear", None, []), ids, filter)
+        return self._change_payload(("clear", None, []), _chosen(ids, filter, indexed_only))
 
     def set_schema(self, schema: Schema) -> None:
         """Sets which fields of payloads are indexed, and no others.
@@ -515,9 +587,9 @@ class Collection:
         return sum(own.rows.shape[1] * own.rows.itemsize for own in given)
 
     def _change_payload(
-        self, update: tuple[str, bytes | None, list[str]], ids: Ids | None, filter: PointFilter | None
+        self, update: tuple[str, bytes | None, list[str]], chosen: tuple[list[int | str | bytes] | None, Any]
     ) -> PayloadChanged:
-        named, matching = _chosen(ids, filter)
+        named, matching = chosen
         if named is None:
             return PayloadChanged(*self._folder.change_payload(self._name, matching, update))
         own_bytes = sum(own.dim * own.numpy_dtype.itemsize for own in self._specs.values())
@@ -558,10 +630,11 @@ def name_of(name: Any) -> str:
     return str(name)
 
 
-def _chosen(ids: Any, filter: Any) -> tuple[list[int | str | bytes] | None, Any]:
+def _chosen(ids: Any, filter: Any, indexed_only: bool) -> tuple[list[int | str | bytes] | None, Any]:
     """Returns ids, or None and a filter for the compiled half."""
     if ids is not None and filter is not None:
         raise InputError("ids and filter are both given; pass one of them")
     if ids is None and filter is None:
         raise InputError("neither ids nor a filter is given; pass one of them, filter={} for all points")
-    return (None, filter_of(filter)) if ids is None else (ids_of(ids), None)
+    matching = filter_of(filter, indexed_only)
+    return (None, matching) if ids is None else (ids_of(ids), None)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ._inputs import Payload
 from ._payloads import loaded
 from ._points import Id, shown
-from ._tables import arrow_of, pandas_of
+from ._tables import Tabular
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Hit:
     score: float
     #: Its payload, with ``with_payload``; None for a point without fields.
     payload: Payload | None = None
-    #: Its vector as it was given, with ``with_vectors``; None for a point that was changed or deleted since the search.
+    #: Its vector as it was given, with ``with_vectors``.
     vector: NDArray[Any] | None = None
 
     def __repr__(self) -> str:
@@ -36,8 +36,12 @@ class Hit:
 
 
 @dataclass(frozen=True, eq=False)
-class FoundPoints(Sequence[list[Hit]]):
-    """The nearest points of each query, closest first. It is a sequence with a list of `Hit` for each query."""
+class FoundPoints(Tabular, Sequence[list[Hit]]):
+    """The nearest points of each query, closest first. It is a sequence with a list of `Hit` for each query.
+
+    As a table it has a row for each hit, with the columns ``query``, ``rank``, ``id``, ``distance``, ``score``, and
+    where they were asked for ``payload`` and ``vector``.
+    """
 
     #: For each query a list of up to k ids: int, str or uuid.UUID.
     ids: list[list[Id]]
@@ -51,9 +55,8 @@ class FoundPoints(Sequence[list[Hit]]):
     payloads: list[list[Payload | None]] | None = None
     #: Conditions of the filter for which payloads were read, for want of an index: the field, and what to do.
     unindexed: list[str] = field(default_factory=list)
-    #: For each query the vectors of its ids; None for a point that was changed or deleted since the search. None
-    #: without ``with_vectors``.
-    vectors: list[list[NDArray[Any] | None]] | None = None
+    #: For each query the vectors of its ids, as the search saw them. None without ``with_vectors``.
+    vectors: list[list[NDArray[Any]]] | None = None
     #: ``"l2"``, ``"ip"`` or ``"cosine"``.
     metric: str = "l2"
 
@@ -75,7 +78,7 @@ class FoundPoints(Sequence[list[Hit]]):
         ids = self.ids[query]
         distances, scores = self.distances[query].tolist(), self.scores[query].tolist()
         payloads = [None] * len(ids) if self.payloads is None else self.payloads[query]
-        vectors = [None] * len(ids) if self.vectors is None else self.vectors[query]
+        vectors: Sequence[NDArray[Any] | None] = [None] * len(ids) if self.vectors is None else self.vectors[query]
         return [Hit(*own) for own in zip(ids, distances, scores, payloads, vectors)]
 
     def __len__(self) -> int:
@@ -92,24 +95,6 @@ class FoundPoints(Sequence[list[Hit]]):
     def __repr__(self) -> str:
         most = max(map(len, self.ids), default=0)
         return f"<stratann.FoundPoints: {len(self.ids)} queries, up to {most} hits each, seq {self.seq}>"
-
-    def to_arrow(self) -> Any:
-        """Returns a ``pyarrow.Table`` with a row for each hit: ``query``, ``rank``, ``id``, ``distance``, ``score``,
-        and where they were asked for ``payload`` as JSON and ``vector``. An id is a number where all are, else a
-        string.
-
-        Raises:
-            InputError: pyarrow is not installed.
-        """
-        return arrow_of(self._columns())
-
-    def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame`` with the same columns; ids, payloads and vectors are Python's.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        return pandas_of(self._columns())
 
     def _columns(self) -> dict[str, list[Any]]:
         rows = [(query, rank, hit) for query, hits in enumerate(self) for rank, hit in enumerate(hits)]
@@ -128,7 +113,7 @@ def found_of(parts: list[Any], k: int, of: tuple[str, np.dtype[Any]]) -> FoundPo
     ids = [[shown(id_) for id_ in own] for part in parts for own in part[1]]
     distances = np.full((len(ids), k), np.inf, np.float32)
     payloads: list[list[Payload | None]] = []
-    vectors: list[list[NDArray[Any] | None]] = []
+    vectors: list[list[NDArray[Any]]] = []
     query = 0
     for _, of_queries, flat, own_payloads, own_vectors, _ in parts:
         at = 0
@@ -138,7 +123,7 @@ def found_of(parts: list[Any], k: int, of: tuple[str, np.dtype[Any]]) -> FoundPo
             if own_payloads is not None:
                 payloads.append([loaded(one) for one in own_payloads[at:end]])
             if own_vectors is not None:
-                vectors.append([None if one is None else one.view(dtype) for one in own_vectors[at:end]])
+                vectors.append([one.view(dtype) for one in own_vectors[at:end]])
             query, at = query + 1, end
     with_payload, with_vectors = (any(part[place] is not None for part in parts) for place in (3, 4))
     unindexed = list(dict.fromkeys(one for part in parts for one in part[5]))

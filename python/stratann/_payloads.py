@@ -69,14 +69,20 @@ def loaded(payload: bytes | Payload | None) -> Payload | None:
     return read
 
 
-def filter_of(given: Any) -> bytes | str | None:
-    """Returns a filter as JSON or as text, or None for none.
+def filter_of(given: Any, indexed_only: bool = False) -> tuple[bytes | str, bool] | None:
+    """Returns a filter as JSON or as text, and whether it is refused on a field without an index; None for none.
 
     Raises:
-        InputError: neither a dict nor a str, or values that JSON does not have.
+        InputError: neither a dict nor a str, or values that JSON does not have; `indexed_only` without a filter.
     """
     if given is None:
+        if indexed_only:
+            raise InputError("indexed_only has no use without a filter; pass filter, too")
         return None
+    return _filter_form(given), bool(indexed_only)
+
+
+def _filter_form(given: Any) -> bytes | str:
     if isinstance(given, Condition):
         given = given.to_dict()
     try:

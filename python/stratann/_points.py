@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ._errors import ChangeError, Error, InputError
 from ._inputs import Payload, ids_in
-from ._tables import arrow_of, pandas_of
+from ._tables import Tabular
 
 #: An id of a point.
 Id = Union[int, str, uuid.UUID]
@@ -37,6 +37,8 @@ class Upserted:
     replaced: int
     #: Points that a later one of the same id in the same batch took the place of.
     repeated: int
+    #: Ids whose point was left as it was, by ``if_absent`` or ``if_unchanged_since``.
+    skipped: list[Id] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -122,12 +124,15 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Page:
-    """Points in the order of their ids: numbers, then UUIDs, then strings."""
+class Page(Tabular):
+    """Points in the order of their ids: numbers, then UUIDs, then strings; or in the order of a field.
+
+    As a table it has the columns ``id``, ``seq``, ``payload`` and ``vector``.
+    """
 
     #: The points.
     points: list[Point]
-    #: The id behind which the next page begins; None at the end.
+    #: Where the next page begins: an id, or a string that names a place in the order of a field; None at the end.
     next: Id | None
     #: Number of the newest change that the page has.
     seq: int = 0
@@ -142,24 +147,6 @@ class Page:
 
     def __repr__(self) -> str:
         return f"<stratann.Page: {len(self.points)} points, next {self.next!r}, seq {self.seq}>"
-
-    def to_arrow(self) -> Any:
-        """Returns a ``pyarrow.Table`` with ``id``, ``seq``, ``payload`` as JSON and ``vector``, or ``vectors.NAME`` for
-        each name; an id is a number where all are, else a string.
-
-        Raises:
-            InputError: pyarrow is not installed.
-        """
-        return arrow_of(self._columns())
-
-    def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame`` with ``id``, ``seq``, ``payload`` as dicts and ``vector`` as arrays, or
-        ``vectors.NAME`` for each name.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        return pandas_of(self._columns())
 
     def _columns(self) -> dict[str, list[Any]]:
         columns = {name: [getattr(one, name) for one in self.points] for name in ("id", "seq", "payload")}

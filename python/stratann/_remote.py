@@ -146,13 +146,23 @@ class RemoteFolder:
         return json.dumps(self._read("GET", name, ""))
 
     def upsert(
-        self, name: str, ids: list[_RawId], vectors: _Given, payloads: list[bytes | None] | None
-    ) -> tuple[int, int, int, int]:
+        self,
+        name: str,
+        ids: list[_RawId],
+        vectors: _Given,
+        payloads: list[bytes | None] | None,
+        only: tuple[bool, int | None],
+    ) -> tuple[int, int, int, int, list[_RawId]]:
         fields = {"ids": _ids(ids), "vectors": _given(vectors)}
         if payloads is not None:
             fields["payloads"] = b"[" + b",".join(b"null" if one is None else one for one in payloads) + b"]"
+        if only[0]:
+            fields["if_absent"] = b"true"
+        if only[1] is not None:
+            fields["if_unchanged_since"] = _json(only[1])
         done = self._change("PUT", name, "/points", _object(fields))
-        return done["seq"], done["new"], done["replaced"], done["repeated"]
+        skipped = [_id(one) for one in done["skipped"]]
+        return done["seq"], done["new"], done["replaced"], done["repeated"], skipped
 
     def update_vectors(self, name: str, ids: list[_RawId], vectors: _Given) -> tuple[int, int]:
         fields = {"ids": _ids(ids), "vectors": _given(vectors)}
@@ -223,12 +233,22 @@ class RemoteFolder:
         return [counted["count"], counted["least"], counted["most"]], counted["unindexed"]
 
     def scroll(self, name: str, after: _RawId | None, limit: int, filter: _Filter | None) -> tuple[Any, ...]:
-        fields = {"limit": _json(limit), "with_vectors": b"true", "vectors_as": b'"base64"', **_filter(filter)}
+        behind = None if after is None else _plain_id(after)
+        points, following, *rest = self._page(name, behind, limit, _filter(filter))
+        return points, None if following is None else _id(following), *rest
+
+    def scroll_ordered(
+        self, name: str, order: tuple[str, bool], after: str | None, limit: int, filter: _Filter | None
+    ) -> tuple[Any, ...]:
+        fields = {"order_by": _json(order[0]), "descending": _json(order[1]), **_filter(filter)}
+        return self._page(name, after, limit, fields)
+
+    def _page(self, name: str, after: int | str | None, limit: int, fields: dict[str, bytes]) -> tuple[Any, ...]:
+        fields = {**fields, "limit": _json(limit), "with_vectors": b"true", "vectors_as": b'"base64"'}
         if after is not None:
-            fields["after"] = _json(_plain_id(after))
+            fields["after"] = _json(after)
         page = self._read("POST", name, "/scroll", _object(fields))
-        following = None if page["next"] is None else _id(page["next"])
-        return [_point(point) for point in page["points"]], following, page["seq"], page["unindexed"]
+        return [_point(point) for point in page["points"]], page["next"], page["seq"], page["unindexed"]
 
     def compact(self, name: str, on_progress: Callable[[str, int, int, str], Any] | None) -> None:
         self.compact_later(name)
@@ -387,7 +407,11 @@ def _object(fields: dict[str, bytes]) -> bytes:
 def _filter(filter: _Filter | None) -> dict[str, bytes]:
     if filter is None:
         return {}
-    return {"filter": filter} if isinstance(filter, bytes) else {"where": _json(filter)}
+    form, indexed_only = filter
+    fields = {"filter": form} if isinstance(form, bytes) else {"where": _json(form)}
+    if indexed_only:
+        fields["indexed_only"] = b"true"
+    return fields
 
 
 def _plain_id(value: _RawId) -> int | str:

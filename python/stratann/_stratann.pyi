@@ -11,14 +11,14 @@ _Id = int | str | bytes
 _Point = tuple[_Id, int, NDArray[np.uint8] | dict[str, NDArray[np.uint8]], bytes | None]
 _Spec = tuple[str, int, tuple[str, str, str]]
 _Given = list[tuple[str, NDArray[np.uint8], list[bool] | None]]
-_Filter = bytes | str
+_Filter = tuple[bytes | str, bool]
 _Update = tuple[str, bytes | None, list[str]]
 _Hits = tuple[
     int,
     list[list[_Id]],
     NDArray[np.float32],
     list[bytes | None] | None,
-    list[NDArray[np.uint8] | None] | None,
+    list[NDArray[np.uint8]] | None,
     list[str],
 ]
 
@@ -115,8 +115,13 @@ class DataFolder:
     def describe(self, name: str) -> list[tuple[str, int, str, str, str]]: ...
     def info(self, name: str) -> str: ...
     def upsert(
-        self, name: str, ids: list[_Id], vectors: _Given, payloads: list[bytes | None] | None
-    ) -> tuple[int, int, int, int]: ...
+        self,
+        name: str,
+        ids: list[_Id],
+        vectors: _Given,
+        payloads: list[bytes | None] | None,
+        only: tuple[bool, int | None],
+    ) -> tuple[int, int, int, int, list[_Id]]: ...
     def update_vectors(self, name: str, ids: list[_Id], vectors: _Given) -> tuple[int, int]: ...
     def delete(self, name: str, ids: list[_Id]) -> tuple[int, int, int]: ...
     def delete_matching(self, name: str, filter: _Filter) -> tuple[int, int, int, list[str]]: ...
@@ -139,6 +144,9 @@ class DataFolder:
     def scroll(
         self, name: str, after: _Id | None, limit: int, filter: _Filter | None
     ) -> tuple[list[_Point], _Id | None, int, list[str]]: ...
+    def scroll_ordered(
+        self, name: str, order: tuple[str, bool], after: str | None, limit: int, filter: _Filter | None
+    ) -> tuple[list[_Point], str | None, int, list[str]]: ...
     def compact_later(self, name: str) -> None: ...
     def compact(self, name: str, on_progress: Any) -> None: ...
     def verify(self, name: str) -> tuple[int, int]: ...

@@ -11,6 +11,31 @@ import numpy as np
 from ._errors import InputError
 
 
+class Tabular:
+    """What has columns."""
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """The values of each column by its name."""
+        raise NotImplementedError
+
+    def to_arrow(self) -> Any:
+        """Returns the columns as a ``pyarrow.Table``: payloads as JSON, vectors as lists of one length, and ids as
+        numbers where all are, else as strings.
+
+        Raises:
+            InputError: pyarrow is not installed.
+        """
+        return arrow_of(self._columns())
+
+    def to_pandas(self) -> Any:
+        """Returns the columns as a ``pandas.DataFrame``: ids, payloads and vectors are Python's.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return pandas_of(self._columns())
+
+
 def imported(name: str) -> Any:
     """Returns a package that not everybody has.
 

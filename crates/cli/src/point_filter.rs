@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use stratann_node::collections::Collection;
 use stratann_payload::index::Unindexed;
 use stratann_payload::{Filter, Predicate};
 use stratann_storage::{Error, Result};
 
+use crate::data_folder::plain;
 use crate::output::Output;
 
 /// A filter over the payloads of points, in one of its two forms.
@@ -18,13 +20,17 @@ pub(crate) struct PointFilterArgs {
     /// The same as text: price < 50 and brand = 'x'
     #[arg(long = "where", value_name = "TEXT", help_heading = "Filter")]
     text: Option<String>,
+    /// Refuse a filter with conditions that no index answers, instead of reading payloads for them
+    #[arg(long, help_heading = "Filter")]
+    indexed_only: bool,
 }
 
 impl PointFilterArgs {
     /// Name of the option that is given; `None` without a filter.
     pub(crate) fn option(&self) -> Option<&'static str> {
         let filter = self.filter.as_ref().map(|_| "--filter");
-        filter.or(self.text.as_ref().map(|_| "--where"))
+        let text = self.text.as_ref().map(|_| "--where");
+        filter.or(text).or(self.indexed_only.then_some("--indexed-only"))
     }
 
     /// The filter; `None` where none is given.
@@ -34,6 +40,11 @@ impl PointFilterArgs {
     pub(crate) fn read(&self) -> Result<Option<Arc<Predicate>>> {
         let named = |option: &str, e: Error| Error::bad_input(format!("{option}: {}", e.message));
         let filter = match (&self.filter, &self.text) {
+            (None, None) if self.indexed_only => {
+                return Err(Error::bad_input(
+                    "--indexed-only has no use without a filter; give --where or --filter",
+                ));
+            }
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
                 return Err(Error::bad_input("--filter and --where are both given; give one of them"));
@@ -42,6 +53,19 @@ impl PointFilterArgs {
             (None, Some(text)) => Filter::from_where(text).map_err(|e| named("--where", e)),
         };
         filter.map(|filter| Some(Arc::new(filter.compile())))
+    }
+}
+
+impl PointFilterArgs {
+    /// Refuses a filter that lacks an index of a collection, where that is asked for.
+    ///
+    /// # Errors
+    /// Those of the collection.
+    pub(crate) fn check(&self, filter: Option<&Arc<Predicate>>, collection: &Collection) -> Result<()> {
+        match filter.filter(|_| self.indexed_only) {
+            Some(filter) => collection.check_indexed(filter).map_err(plain),
+            None => Ok(()),
+        }
     }
 }
 
@@ -83,7 +107,8 @@ mod tests {
     use super::*;
 
     fn given(filter: Option<&str>, text: Option<&str>) -> Result<Option<Arc<Predicate>>> {
-        PointFilterArgs { filter: filter.map(String::from), text: text.map(String::from) }.read()
+        let (filter, text) = (filter.map(String::from), text.map(String::from));
+        PointFilterArgs { filter, text, indexed_only: false }.read()
     }
 
     #[test]

@@ -2,64 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use half::f16;
-use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
-use stratann_kernel::DType;
-use stratann_node::collections::{Point, Specs};
+use serde::Serialize;
+use stratann_node::collections::{PayloadJson, Point, Specs, VectorJson};
 use stratann_node::rows::ExternalId;
-
-/// An id in JSON: a number, or a string for UUIDs and strings.
-#[derive(Clone, Debug)]
-pub(crate) struct IdJson<'a>(pub(crate) &'a ExternalId);
-
-impl Serialize for IdJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            ExternalId::Number(number) => serializer.serialize_u64(*number),
-            other => serializer.collect_str(other),
-        }
-    }
-}
-
-/// A payload that was stored, which is JSON.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PayloadJson<'a>(pub(crate) &'a [u8]);
-
-impl Serialize for PayloadJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let json: &RawValue = serde_json::from_slice(self.0).map_err(serde::ser::Error::custom)?;
-        json.serialize(serializer)
-    }
-}
-
-/// Components of a vector, as numbers that are read back bit for bit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct VectorJson<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) dtype: DType,
-}
-
-impl Serialize for VectorJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.dtype {
-            DType::F32 => {
-                serializer.collect_seq(self.bytes.as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)))
-            }
-            DType::F16 => {
-                let halves = self.bytes.as_chunks::<2>().0.iter().map(|c| f16::from_le_bytes(*c).to_f32());
-                serializer.collect_seq(halves)
-            }
-            DType::U8 => serializer.collect_seq(self.bytes),
-            DType::I8 => serializer.collect_seq(self.bytes.iter().map(|&byte| byte as i8)),
-        }
-    }
-}
 
 /// A point as a line of a file.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PointJson<'a> {
-    pub(crate) id: IdJson<'a>,
+    pub(crate) id: &'a ExternalId,
     /// Absent where it is not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) vector: Option<VectorJson<'a>>,
@@ -74,7 +24,7 @@ impl<'a> PointJson<'a> {
     /// The line of a point, with its vectors or without.
     pub(crate) fn of(point: &'a Point, specs: Option<&'a Specs>) -> PointJson<'a> {
         let payload = point.payload.as_deref().map(PayloadJson);
-        let mut line = PointJson { id: IdJson(&point.id), vector: None, vectors: None, payload };
+        let mut line = PointJson { id: &point.id, vector: None, vectors: None, payload };
         let Some(specs) = specs else { return line };
         let vectors = specs.iter().zip(&point.vectors).filter_map(|(own, bytes)| {
             Some((own.name.as_str(), VectorJson { bytes: bytes.as_deref()?, dtype: own.spec.dtype }))

@@ -192,6 +192,66 @@ fn points_are_read_by_ids_and_in_their_order() {
 }
 
 #[test]
+fn points_are_read_in_the_order_of_a_field() {
+    let shop = Shop::new();
+    let error = shop.refused(&["scroll", "c", "--order-by", "price"]);
+    assert!(error.contains("stratann collection schema --set price=float"), "{error}");
+    shop.json(&["schema", "c", "--set", "price=float"]);
+    shop.json(&["compact", "c"]);
+    // The price of a row is its number.
+    let expected: Vec<usize> = (0..ROWS).rev().filter(|row| row % 10 != 9).collect();
+    let scroll = ["scroll", "c", "--order-by", "price", "--descending", "--limit", "100"];
+    let ids =
+        |page: &[Value]| page.iter().map(|own| own["id"].as_u64().unwrap() as usize).collect::<Vec<_>>();
+    let first = shop.run(&scroll);
+    assert_eq!(ids(&lines(&first)), expected[..100]);
+    let note = stderr(&first);
+    let next = note.split("--after ").nth(1).unwrap().trim().to_string();
+    let rest = shop.json(&[&scroll[..], &["--after", &next]].concat());
+    assert_eq!(ids(rest["points"].as_array().unwrap()), expected[100..200]);
+    let filtered = shop.run(&[&scroll[..], &["--where", TEXT]].concat());
+    let matching = shop.matching(50);
+    let mut wanted: Vec<usize> = expected.into_iter().filter(|row| matching.contains(row)).collect();
+    wanted.truncate(100);
+    assert_eq!(ids(&lines(&filtered)), wanted);
+    for (args, why) in [
+        (vec!["scroll", "c", "--descending"], "--order-by"),
+        (vec!["scroll", "c", "--order-by", "price", "--after", &*next], "is of another order"),
+        (vec!["count", "c", "--where", TEXT, "--indexed-only"], "brand (create an index of kind keyword)"),
+        (vec!["count", "c", "--indexed-only"], "--indexed-only has no use without a filter"),
+    ] {
+        let error = shop.refused(&args);
+        assert!(error.contains(why), "{error}");
+    }
+    assert_eq!(
+        shop.json(&["count", "c", "--where", "price < 50", "--indexed-only"])["unindexed"],
+        value!([])
+    );
+}
+
+#[test]
+fn a_condition_leaves_points_as_they_are() {
+    let shop = Shop::new();
+    let vectors = shop.folder.path().join("more.fbin");
+    write(&vectors, &[vec![1.5; DIM], vec![2.5; DIM], vec![3.5; DIM]], "f32");
+    let seq = shop.json(&["info", "c"])["seq"].as_u64().unwrap();
+    let last = (ROWS - 1).to_string();
+    let upsert = ["upsert", "c", arg(&vectors), "--first-id", &last];
+    let done = shop.json(&[&upsert[..], &["--if-absent"]].concat());
+    assert_eq!(
+        (&done["new"], &done["replaced"], &done["skipped"]),
+        (&2.into(), &0.into(), &value!([ROWS - 1]))
+    );
+    let since = seq.to_string();
+    let done = shop.json(&[&upsert[..], &["--if-unchanged-since", &since]].concat());
+    assert_eq!((&done["replaced"], &done["skipped"]), (&1.into(), &value!([ROWS, ROWS + 1])));
+    let text = stdout(&shop.run(&[&upsert[..], &["--if-absent"]].concat()));
+    assert!(text.contains("3 points were left as they were"), "{text}");
+    let error = shop.refused(&[&upsert[..], &["--if-absent", "--if-unchanged-since", "1"]].concat());
+    assert!(error.contains("cannot be used with"), "{error}");
+}
+
+#[test]
 fn points_that_match_are_deleted() {
     let shop = Shop::new();
     let matching = shop.matching(50).len();

@@ -96,9 +96,12 @@ fn what_is_written_is_found_also_after_a_restart() {
     let vectors = value!([[0, 0], [1, 0], [2, 0], [3, 0], [4, 0]]);
     let points = "/v1/collections/c/points";
     let written = place.ok("PUT", points, value!({ "ids": ids, "vectors": vectors }));
-    assert_eq!(written, value!({ "seq": 1, "new": 5, "replaced": 0, "repeated": 0 }));
+    assert_eq!(written, value!({ "seq": 1, "new": 5, "replaced": 0, "repeated": 0, "skipped": [] }));
     let again = value!({ "ids": [7, 8, 7], "vectors": [[9, 9], [8, 8], [0, 0]] });
-    assert_eq!(place.ok("PUT", points, again), value!({ "seq": 2, "new": 1, "replaced": 1, "repeated": 1 }));
+    assert_eq!(
+        place.ok("PUT", points, again),
+        value!({ "seq": 2, "new": 1, "replaced": 1, "repeated": 1, "skipped": [] })
+    );
     for _ in 0..2 {
         let query = value!({ "vectors": [[0.1, 0], [4, 0]], "k": 2, "recall": 1.0, "with_vectors": true });
         let found = place.ok("POST", "/v1/collections/c/query", query);
@@ -256,6 +259,65 @@ fn vectors_have_names() {
 }
 
 #[test]
+fn pages_are_in_the_order_of_a_field_and_filters_may_need_an_index() {
+    let place = Place::new(&[]);
+    place.ok("PUT", "/v1/collections/c", value!({ "dim": 1 }));
+    place.ok("PUT", "/v1/collections/c/schema", value!({ "price": "float" }));
+    let payloads: Vec<Value> =
+        (0..20).map(|n| value!({ "price": (n * 7 % 10) as f64 / 2.0, "n": n })).collect();
+    let vectors: Vec<_> = (0..20).map(|n| [n]).collect();
+    let points = value!({ "ids": (0..20).collect::<Vec<_>>(), "vectors": vectors, "payloads": payloads });
+    place.ok("PUT", "/v1/collections/c/points", points);
+    let price = |n: &u64| payloads[*n as usize]["price"].as_f64().unwrap();
+    for descending in [false, true] {
+        let (mut after, mut found) = (Value::Null, Vec::new());
+        loop {
+            let body = value!({ "order_by": "price", "descending": descending, "after": after, "limit": 7 });
+            let page = place.ok("POST", "/v1/collections/c/scroll", body);
+            found
+                .extend(page["points"].as_array().unwrap().iter().map(|point| point["id"].as_u64().unwrap()));
+            after = page["next"].clone();
+            if after.is_null() {
+                break;
+            }
+            place.ok("POST", "/v1/collections/c/compact", Value::Null);
+        }
+        let mut expected: Vec<u64> = (0..20).collect();
+        let turned = if descending { -1.0 } else { 1.0 };
+        expected
+            .sort_by(|one, two| (turned * price(one)).total_cmp(&(turned * price(two))).then(one.cmp(two)));
+        assert_eq!(found, expected);
+    }
+    let body = value!({ "order_by": "price", "where": "n < 3", "with_vectors": true });
+    let page = place.ok("POST", "/v1/collections/c/scroll", body);
+    assert_eq!(
+        (&page["points"][2]["id"], &page["points"][2]["vector"]),
+        (&1.into(), &value!([1.0])),
+        "{page}"
+    );
+    for path in ["count", "scroll", "delete", "payload/clear"] {
+        let body = value!({ "where": "n < 3 and price < 9", "indexed_only": true });
+        let refused = place.ask("POST", &format!("/v1/collections/c/{path}"), &body);
+        let error = refused.body["error"].as_str().unwrap();
+        assert!(refused.status == 400 && error.contains("n (create an index of kind float)"), "{error}");
+    }
+    let body = value!({ "vectors": [[3]], "where": "price < 1", "indexed_only": true, "with_vectors": true, "k": 2 });
+    let found = place.ok("POST", "/v1/collections/c/query", body);
+    assert_eq!(found["answers"][0]["vectors"], value!([[3.0], [0.0]]), "{found}");
+    // What a condition leaves is named.
+    let write = |more: Value| {
+        let mut body = value!({ "ids": [3, "new"], "vectors": [[7], [8]] });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        place.ok("PUT", "/v1/collections/c/points", body)
+    };
+    let done = write(value!({ "if_absent": true }));
+    assert_eq!(done, value!({ "seq": 2, "new": 1, "replaced": 0, "repeated": 0, "skipped": [3] }));
+    let done = write(value!({ "if_unchanged_since": 1 }));
+    assert_eq!(done, value!({ "seq": 3, "new": 0, "replaced": 1, "repeated": 0, "skipped": ["new"] }));
+    assert_eq!(write(value!({ "if_absent": true }))["seq"], 3, "nothing is written");
+}
+
+#[test]
 fn elements_of_other_types_are_whole_numbers_or_rounded() {
     let place = Place::new(&[]);
     for (dtype, vector, bad) in
@@ -281,6 +343,7 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
     place.ok("PUT", "/v1/collections/c/points", value!({ "ids": [1], "vectors": [[1, 2]] }));
     let (points, query, delete) =
         ("/v1/collections/c/points", "/v1/collections/c/query", "/v1/collections/c/delete");
+    let scroll = "/v1/collections/c/scroll";
     let long = "x".repeat(256);
     for (method, path, body, status, why) in [
         ("PUT", "/v1/collections/c", value!({ "dim": 2 }), 409, "already"),
@@ -330,6 +393,25 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
         ),
         ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2]], "payloads": [{}, {}] }), 400, "2 payloads"),
         ("PUT", points, value!({ "ids": [1], "vectors": [[1, 2]], "payloads": [[1]] }), 400, "object"),
+        (
+            "PUT",
+            points,
+            value!({ "ids": [1], "vectors": [[1, 2]], "if_absent": true, "if_unchanged_since": 1 }),
+            400,
+            "send one",
+        ),
+        ("POST", scroll, value!({ "order_by": "a" }), 400, "the field a has no index that keeps an order"),
+        ("POST", scroll, value!({ "order_by": "a..b" }), 400, "column"),
+        ("POST", scroll, value!({ "order_by": "a", "after": 7 }), 400, "after: "),
+        ("POST", scroll, value!({ "descending": true }), 400, "no use without order_by"),
+        ("POST", scroll, value!({ "indexed_only": true }), 400, "no use without a filter"),
+        (
+            "POST",
+            scroll,
+            value!({ "indexed_only": true, "where": "a = 1" }),
+            400,
+            "a (create an index of kind",
+        ),
         ("PUT", "/v1/collections/c/schema", value!({ "a": "geo" }), 400, "field a is \"geo\"; use keyword"),
         ("POST", "/v1/collections/c/payload/set", value!({ "ids": [1] }), 400, "missing"),
         ("GET", "/v1/collections/c/points/2", Value::Null, 404, "no point 2"),

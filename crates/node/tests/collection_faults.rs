@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use common::points::{Model, SMALL, filled, number, open};
 use common::{Noise, Notes, failures, faults, job, job_command, notes, run, setting};
-use stratann_node::collections::{Collection, Error, Kind, Node};
+use stratann_node::collections::{Chosen, Collection, Error, Kind, Node};
 use stratann_node::rows::ExternalId;
+use stratann_payload::Payload;
+use stratann_payload::value::Update;
 use stratann_storage::{ErrorKind, Quiet};
 
 /// Times that the node is opened, and changes that are made each time.
@@ -16,25 +18,49 @@ const CHANGES: u64 = 6;
 /// Attempts at what fails.
 const ATTEMPTS: usize = 3;
 
-/// Ids and vectors of a change; without vectors it deletes.
-fn change(number_of: u64) -> (Vec<ExternalId>, Option<Vec<u8>>) {
+/// What a change does to some ids.
+enum What {
+    /// Writes vectors and payloads.
+    Upsert(Vec<u8>, Vec<Option<Vec<u8>>>),
+    Update(Update),
+    Delete,
+}
+
+fn change(number_of: u64) -> (Vec<ExternalId>, What) {
     let mut noise = Noise(number_of);
     let ids: Vec<_> = (0..6).map(|_| number(noise.below(20))).collect();
-    let vectors = (number_of % 4 != 3).then(|| (0..6).flat_map(|_| filled(noise.below(90))).collect());
-    (ids, vectors)
+    let json = |n: u64| format!(r#"{{"n":{n}}}"#).into_bytes();
+    let what = match number_of % 6 {
+        3 => What::Delete,
+        // Points in memory and in segments get another payload.
+        2 | 5 => What::Update(Update::Set { payload: Payload::parse(&json(number_of)).unwrap(), key: None }),
+        _ => {
+            let vectors = (0..6).flat_map(|_| filled(noise.below(90))).collect();
+            What::Upsert(
+                vectors,
+                (0..6).map(|_| Some(json(noise.below(9))).filter(|_| noise.below(3) > 0)).collect(),
+            )
+        }
+    };
+    (ids, what)
 }
 
 fn make(points: &Collection, number_of: u64) -> Result<u64, Error> {
     match change(number_of) {
-        (ids, Some(vectors)) => points.upsert(&ids, &vectors).map(|done| done.seq),
-        (ids, None) => points.delete(&ids).map(|done| done.seq),
+        (ids, What::Upsert(vectors, payloads)) => {
+            let payloads: Vec<_> = payloads.iter().map(Option::as_deref).collect();
+            points.upsert_points(&ids, &vectors, &payloads).map(|done| done.seq)
+        }
+        (ids, What::Update(update)) => points.change_payload(Chosen::Ids(&ids), update).map(|done| done.seq),
+        (ids, What::Delete) => points.delete(&ids).map(|done| done.seq),
     }
 }
 
 fn make_in_model(model: &mut Model, number_of: u64, seq: u64) {
     match change(number_of) {
-        (ids, Some(vectors)) => _ = model.upsert(seq, &ids, &vectors),
-        (ids, None) => _ = model.delete(seq, &ids),
+        (ids, What::Upsert(vectors, payloads)) => _ = model.upsert_points(seq, &ids, &vectors, &payloads),
+        (ids, What::Update(update)) => _ = model.change_payload(seq, &ids, &update),
+        (ids, What::Delete) => _ = model.delete(seq, &ids),
     }
 }
 

@@ -80,7 +80,7 @@ fn upsert(collection: &Collection, model: &mut Model, points: &[(u8, [u8; 3], Op
     let repeated = ids.len() as u64 - new - replaced;
     let payloads: Vec<_> = payloads.iter().map(Option::as_deref).collect();
     let done = collection.upsert_points(&ids, &vectors, &payloads);
-    assert_eq!(done, Ok(Upserted { seq, new, replaced, repeated, skipped: 0 }));
+    assert_eq!(done, Ok(Upserted { seq, new, replaced, repeated, skipped: Vec::new() }));
 }
 
 fn change_payload(collection: &Collection, model: &mut Model, (numbers, number): (Vec<u8>, Option<u8>)) {

@@ -159,16 +159,18 @@ fn search(points: &Collection, model: &Model, (name, value, k): (usize, u8, usiz
     let specs = points.specs();
     let of = specs.iter().nth(name).unwrap().name.clone();
     let query = vector(specs, name, value);
-    let options = SearchOptions { k, recall: 1.0, vector_name: Some(of.clone()), ..SearchOptions::default() };
+    let vector_name = Some(of.clone());
+    let options =
+        SearchOptions { k, recall: 1.0, vector_name, with_vectors: true, ..SearchOptions::default() };
     let found = points.search_with(&query, &options).unwrap();
     assert_eq!(found.seq, model.seq);
     let hits = |found: &stratann_node::collections::Found| -> Vec<(ExternalId, f32)> {
         found.hits[0].iter().map(|hit| (hit.id.clone(), hit.distance)).collect()
     };
     assert_eq!(hits(&found), model.nearest(specs, name, &query, k), "{of}");
-    let vectors = points.vectors_of(&found, Some(&of)).unwrap();
-    let expected = hits(&found).into_iter().map(|(id, _)| model.points[&id].1[name].clone());
-    assert_eq!(vectors, expected.collect::<Vec<_>>());
+    for hit in &found.hits[0] {
+        assert_eq!(hit.vector, model.points[&hit.id].1[name]);
+    }
     // With a filter for another name: only points that have both.
     let other = (name + 1) % 3;
     let text = format!(r#"{{"must": [{{"has_vector": "{}"}}]}}"#, specs.iter().nth(other).unwrap().name);

@@ -169,7 +169,7 @@ fn requests() -> Vec<(&'static str, &'static str, &'static str, Value)> {
             ONE,
             "/query",
             json!({ "vectors": [[1, 0], [2, 0]], "k": 2, "recall": 1, "with_vectors": true, "vectors_as": "base64",
-                    "with_payload": true, "where": "a > 0" }),
+                    "with_payload": true, "where": "a > 0", "indexed_only": true }),
         ),
         (
             "POST",
@@ -182,6 +182,18 @@ fn requests() -> Vec<(&'static str, &'static str, &'static str, Value)> {
             ONE,
             "/scroll",
             json!({ "after": 1, "limit": 1, "with_vectors": true, "vectors_as": "numbers", "filter": {} }),
+        ),
+        (
+            "PUT",
+            ONE,
+            "/points",
+            json!({ "ids": [1, 4], "vectors": [[9, 9], [4, 4]], "if_absent": true, "payloads": [null, { "a": 0 }] }),
+        ),
+        (
+            "POST",
+            ONE,
+            "/scroll",
+            json!({ "order_by": "a", "descending": true, "limit": 1, "where": "a >= 0" }),
         ),
         ("POST", ONE, "/count", json!({ "filter": { "must": [{ "key": "c", "match": { "value": 1 } }] } })),
         ("POST", ONE, "/payload/set", json!({ "ids": [1], "payload": { "x": 1 }, "key": "y" })),

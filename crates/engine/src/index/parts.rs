@@ -41,10 +41,24 @@ impl Index {
     /// # Errors
     /// `BadInput` for a row beyond the last one; a disk that fails, a damaged file.
     pub fn vector_of(&self, row: u32) -> Result<Vec<u8>> {
+        self.check_row(row)?;
+        self.kind.vector(&self.base, row)
+    }
+
+    /// The external id of a row, by its number in the index.
+    ///
+    /// # Errors
+    /// As [`Index::vector_of`].
+    pub fn id_of(&self, row: u32) -> Result<u64> {
+        self.check_row(row)?;
+        Ok(self.kind.member(&self.base, row)?.0)
+    }
+
+    fn check_row(&self, row: u32) -> Result<()> {
         if u64::from(row) >= self.base.manifest.rows {
             return Err(Error::bad_input(format!("row {row} is not in {}", self.base.folder.display())));
         }
-        self.kind.vector(&self.base, row)
+        Ok(())
     }
 
     /// Whether [`Index::vector_of`] gives the bytes that the index was built from, and not what they were turned into

@@ -73,6 +73,8 @@ pub(crate) struct SievedQuery<'a> {
     pub(crate) far_tenths: Option<u8>,
     /// Whether it is to be measured what a search finds: it is the way, and never gives way.
     pub(crate) is_measured: bool,
+    /// The way that is taken whatever it costs, to compare ways; `None` for the cheapest.
+    pub(crate) only: Option<SieveWay>,
 }
 
 impl SievedQuery<'_> {
@@ -151,6 +153,7 @@ mod tests {
             recall: None,
             far_tenths: None,
             is_measured: false,
+            only: None,
         };
         for (recall, quantile) in [(0.9, 1.28), (0.95, 1.645), (0.98, 2.05), (0.99, 2.33), (0.999, 3.09)] {
             let slack = SievedQuery { recall: Some(recall), ..query }.slack();

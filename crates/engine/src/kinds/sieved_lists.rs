@@ -6,7 +6,7 @@ use stratann_core::kinds::hybrid_ivf::MAX_PROBES;
 use stratann_core::sieve::Sieve;
 
 use super::answers::SievedQuery;
-use crate::sieve_ways::{PriceUnit, SievePrices};
+use crate::sieve_ways::{PriceUnit, SievePrices, SieveWay};
 
 /// Bytes of a list in the state and the scratch of a query, which may come to visit all of them.
 pub(crate) const LIST_BYTES: u64 = 40;
@@ -20,6 +20,8 @@ pub(crate) struct SievedLists {
     with_rows: u32,
     /// Lists whose visit costs as much as to compare the codes of all rows of the sieve, at most those with some.
     as_codes: f64,
+    /// The way that is taken whatever it costs.
+    only: Option<SieveWay>,
 }
 
 impl SievedLists {
@@ -31,7 +33,7 @@ impl SievedLists {
     ) -> SievedLists {
         let wanted = (f64::from(usual) * query.effort_times).ceil().min(f64::from(MAX_PROBES)) as u32;
         let with_rows = with_rows(lists, query.sieve);
-        SievedLists { wanted, with_rows, as_codes: with_rows.into() }
+        SievedLists { wanted, with_rows, as_codes: with_rows.into(), only: query.only }
     }
 
     /// The same, where the codes of rows are compared without a visit of their lists.
@@ -47,7 +49,7 @@ impl SievedLists {
     /// The lists that a search visits; `None` where it would visit all that have a row, or cost as much as their codes.
     pub(crate) fn nprobe(&self) -> Option<u32> {
         let is_least = self.wanted < self.with_rows && f64::from(self.wanted) < self.as_codes;
-        is_least.then_some(self.wanted.max(1))
+        self.only.map_or(is_least, |way| way == SieveWay::Search).then_some(self.wanted.max(1))
     }
 
     /// Lists that a search visits, and that another way does.

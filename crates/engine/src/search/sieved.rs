@@ -319,6 +319,15 @@ impl Index {
         self.live_filter(options)?.map_or_else(|| self.params(options), |filter| Ok(filter.params()))
     }
 
+    /// A filter of these rows whose queries go this way, whatever it costs: to compare ways.
+    ///
+    /// # Errors
+    /// As [`Index::filter_of`]; `BadInput` for a way that the kind does not have for these rows.
+    pub fn filter_by_way(&self, left: &LeftRows, options: &SearchOptions, way: SieveWay) -> Result<Filter> {
+        let plan = self.plan_way(left.rows(), options, Some(way))?;
+        Ok(Filter { matches: Matches::Rows(left.rows().clone()), plan, unknown: Some(0), repeated: 0 })
+    }
+
     /// The rows of a filter of this index, for searches with other options.
     ///
     /// # Errors
@@ -424,9 +433,13 @@ impl Index {
 
     /// How the rows of a sieve are found by searches with these options.
     fn plan_sieve(&self, sieve: &Sieve, options: &SearchOptions) -> Result<SievePlan> {
+        self.plan_way(sieve, options, None)
+    }
+
+    fn plan_way(&self, sieve: &Sieve, options: &SearchOptions, only: Option<SieveWay>) -> Result<SievePlan> {
         self.params_of_search(options)?;
         let aim = self.aim(options, f64::from(sieve.count()) / self.base.manifest.measured_rows() as f64);
-        self.plan_aimed(sieve, options, aim, None)
+        self.plan_aimed(sieve, options, aim, (None, only))
     }
 
     /// Where a search with these options aims that may return this share of the rows.
@@ -448,7 +461,7 @@ impl Index {
         sieve: &Sieve,
         options: &SearchOptions,
         aim: Option<Aim>,
-        measured: Option<u8>,
+        (measured, only): (Option<u8>, Option<SieveWay>),
     ) -> Result<SievePlan> {
         let aimed =
             aim.map_or(*options, |aim| SearchOptions { effort: Effort::Recall(aim.recall), ..*options });
@@ -458,10 +471,17 @@ impl Index {
             usual.far_tenths = tenths;
         }
         let recalls = (options.recall(), aimed.recall());
-        self.plan_query(sieve, usual, (recalls, aim), (far_tenths, measured.is_some())).ok_or_else(|| {
-            let name = self.base.kind.name();
+        let plan = self.plan_query(sieve, usual, (recalls, aim), (far_tenths, measured.is_some(), only));
+        let name = self.base.kind.name();
+        let plan = plan.ok_or_else(|| {
             Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
-        })
+        })?;
+        match only.filter(|way| *way != plan.way) {
+            Some(way) => {
+                Err(Error::bad_input(format!("a {name} has no way {} here; take another", way.name())))
+            }
+            None => Ok(plan),
+        }
     }
 
     /// Answers queries by the search that calibration measures: with the settings of the recall in `options`, and wider
@@ -474,7 +494,7 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        let plan = self.plan_aimed(sieve, options, None, Some(far_tenths))?;
+        let plan = self.plan_aimed(sieve, options, None, (Some(far_tenths), None))?;
         let filter =
             Filter { matches: Matches::Rows(Arc::new(sieve.clone())), plan, unknown: Some(0), repeated: 0 };
         let filters = Filters::Shared(&filter);
@@ -493,7 +513,7 @@ impl Index {
     /// How the rows of a sieve are found by a search that has these parameters without one, for this recall: wider by
     /// rule, because nothing else was measured with them. `None` of a kind that takes no filter.
     pub(crate) fn plan_for(&self, sieve: &Sieve, usual: Params, recall: Option<f64>) -> Option<SievePlan> {
-        self.plan_query(sieve, usual, ((recall, recall), None), (None, false))
+        self.plan_query(sieve, usual, ((recall, recall), None), (None, false, None))
     }
 
     /// How the rows of a sieve are found by a search with these parameters, for the recall that is asked and the one
@@ -503,7 +523,7 @@ impl Index {
         sieve: &Sieve,
         usual: Params,
         ((recall, recall_of_usual), aim): ((Option<f64>, Option<f64>), Option<Aim>),
-        (far_tenths, is_measured): (Option<u8>, bool),
+        (far_tenths, is_measured, only): (Option<u8>, bool, Option<SieveWay>),
     ) -> Option<SievePlan> {
         // The curves were measured where there were so many.
         let rows = self.base.manifest.measured_rows() as f64;
@@ -512,7 +532,8 @@ impl Index {
         if let Some(aim) = aim {
             work = SearchWork { reads: aim.reads, comparisons: aim.comparisons };
         }
-        let query = SievedQuery { sieve, usual, times, effort_times, work, recall, far_tenths, is_measured };
+        let query =
+            SievedQuery { sieve, usual, times, effort_times, work, recall, far_tenths, is_measured, only };
         self.kind.plan_sieve(&self.base, &query)
     }
 

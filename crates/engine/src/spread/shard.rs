@@ -231,7 +231,7 @@ impl Shard {
         let mut rows = Vec::with_capacity(most * base.row_bytes());
         for (block, node, rank) in held().step_by(step) {
             let offset = u64::from(rank) * self.block_bytes();
-            rows.extend_from_slice(&blocks::vector_at(base, block, offset, node)?);
+            rows.extend_from_slice(&blocks::member_at(base, block, offset, node)?.1);
         }
         Ok(rows)
     }

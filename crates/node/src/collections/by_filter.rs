@@ -1,5 +1,6 @@
 //! Points that match a filter: counted, read and deleted.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stratann_payload::index::Unindexed;
@@ -58,6 +59,40 @@ pub struct DeletedMatching {
 }
 
 impl Collection {
+    /// Refuses a filter with conditions for which payloads of segments would be read, for want of an index. Without
+    /// this check they are read, and named in the reply.
+    ///
+    /// # Errors
+    /// `BadInput` that names these conditions and what to do; and as [`Collection::count`].
+    pub fn check_indexed(&self, filter: &Predicate) -> Result<()> {
+        let state = self.live()?.delta.state();
+        let named = |e: Error| e.of_collection(self.name());
+        let schema = self.slot.schema(&self.shared).map_err(named)?;
+        let texts = |missing: BTreeSet<Unindexed>| {
+            missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        let missing = filter.unindexed(&schema);
+        if !missing.is_empty() {
+            return Err(named(Error::bad_input(format!(
+                "no index answers conditions of the filter: {}; make one (`stratann collection schema --set`, \
+                 set_schema in Python, PUT …/schema over HTTP), or leave indexed_only out",
+                texts(missing)
+            ))));
+        }
+        let left = state.segments.iter().filter(|own| own.left.rows().count() > 0);
+        let of_segments = left.filter_map(|own| own.segment.payloads.as_ref());
+        let missing: BTreeSet<Unindexed> =
+            of_segments.flat_map(|payloads| filter.unindexed(&payloads.schema())).collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(named(Error::bad_input(format!(
+                "indexes are not made yet in all segments: {}; wait until no job runs, compact the collection, or \
+                 leave indexed_only out",
+                texts(missing)
+            )))),
+        }
+    }
+
     /// Number of points that match.
     ///
     /// # Errors

@@ -394,24 +394,6 @@ impl Collection {
         found.collect::<Result<_>>().map_err(|e| e.of_collection(self.name()))
     }
 
-    /// Vectors of a name of the results of a search, as they were given; `None` for a point that was changed or deleted
-    /// since, so that a newer vector never stands beside an older distance.
-    ///
-    /// # Errors
-    /// As [`Collection::get`].
-    pub fn vectors_of(&self, found: &Found, vector_name: Option<&str>) -> Result<Vec<Option<Vec<u8>>>> {
-        let name = self.slot.specs.find(vector_name).map_err(|e| e.of_collection(self.name()))?.0;
-        let ids: Vec<ExternalId> = found.hits.iter().flatten().map(|hit| hit.id.clone()).collect();
-        let mut vectors = Vec::with_capacity(ids.len());
-        // Each may have a payload of a MiB, which is read with it.
-        for some in ids.chunks(self.page_points().min(64)) {
-            let points = self.get(some)?.into_iter();
-            let known = points.map(|own| own.filter(|own| own.seq <= found.seq));
-            vectors.extend(known.map(|own| own?.vectors.into_iter().nth(name)?));
-        }
-        Ok(vectors)
-    }
-
     /// Points behind `after` in the order of ids, at most `limit` of them and about 8 MiB of vectors and payloads.
     ///
     /// # Errors

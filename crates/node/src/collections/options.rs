@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stratann_engine::search::SieveWay;
 use stratann_payload::Predicate;
 
 use super::delta::State;
@@ -21,10 +22,14 @@ pub struct SearchOptions {
     pub vector_name: Option<String>,
     /// Returns the payloads of results with them.
     pub with_payload: bool,
+    /// Returns the vectors of results with them, as they were given.
+    pub with_vectors: bool,
     /// Threads that search segments.
     pub threads: usize,
     /// Has each segment reach the recall by itself, as if it were searched alone; to compare.
     pub each_part_alone: bool,
+    /// How segments find the points that match, whatever it costs; `None` for the cheapest way. To compare.
+    pub way: Option<SieveWay>,
     /// Computes the distances of all points in memory, without their codes: to compare.
     pub scan_all_in_memory: bool,
 }
@@ -37,8 +42,10 @@ impl Default for SearchOptions {
             filter: None,
             vector_name: None,
             with_payload: false,
+            with_vectors: false,
             threads: 1,
             each_part_alone: false,
+            way: None,
             scan_all_in_memory: false,
         }
     }

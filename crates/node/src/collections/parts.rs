@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 use stratann_core::query::QueryStats;
@@ -12,7 +11,7 @@ use stratann_params::choices::PartsName;
 use stratann_payload::index::Unindexed;
 use stratann_storage::Quiet;
 
-use super::delta::{DeltaStats, Hit, Point, Searching, SegmentState, State, Wanted};
+use super::delta::{DeltaStats, Hit, InMemory, Point, Searching, SegmentState, State, Wanted};
 use super::error::{Error, Result};
 use super::options::SearchOptions;
 use super::sieves::{FilterStats, Filtered};
@@ -40,8 +39,8 @@ pub(super) struct Answered {
 
 /// Where a result is.
 enum Found<'a> {
-    /// In memory, with its payload.
-    Point(ExternalId, Option<Arc<[u8]>>),
+    /// In memory, with its content.
+    Point(ExternalId, InMemory<'a>),
     /// In a segment, whose ids are read once it is known which results are left.
     Row(&'a SegmentState, u64),
 }
@@ -81,13 +80,14 @@ impl<'a> Nearest<'a> {
     /// The results with their ids. Ties are in the order of ids.
     fn into_hits(self, k: usize) -> Result<Vec<(Hit, Its<'a>)>> {
         let hit = |(distance, found)| {
-            Ok(match found {
-                Found::Point(id, json) => (Hit { id, distance, payload: None }, Its::Payload(json)),
+            let (id, its) = match found {
+                Found::Point(id, content) => (id, Its::Content(content)),
                 Found::Row(own, ordinal) => {
                     let (id, place) = own.segment.id(ordinal)?;
-                    (Hit { id, distance, payload: None }, Its::Row(own, place.row))
+                    (id, Its::Row(own, place))
                 }
-            })
+            };
+            Ok((Hit { id, distance, payload: None, vector: None }, its))
         };
         let mut hits = self.found.into_iter().map(hit).collect::<Result<Vec<_>>>()?;
         hits.sort_by(|(one, _), (two, _)| {
@@ -98,10 +98,23 @@ impl<'a> Nearest<'a> {
     }
 }
 
-/// Where the payload of a result is.
+/// Where the content of a result is.
 enum Its<'a> {
-    Payload(Option<Arc<[u8]>>),
-    Row(&'a SegmentState, u32),
+    Content(InMemory<'a>),
+    Row(&'a SegmentState, Place),
+}
+
+impl Its<'_> {
+    /// The vector of a name, as it was given.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io` of a segment.
+    fn vector(&self, name: usize) -> Result<Vec<u8>> {
+        match self {
+            Its::Content(content) => Ok(content.vector.to_vec()),
+            Its::Row(own, place) => Ok(own.segment.vector(name, *place)?),
+        }
+    }
 }
 
 /// Counts bytes of payloads against those that may be returned.
@@ -118,11 +131,11 @@ fn spend(left: &mut usize, bytes: usize) -> stratann_storage::Result<()> {
 fn with_payloads(hits: Vec<(Hit, Its<'_>)>, left: &mut usize) -> Result<Vec<Hit>> {
     let mut wanted: BTreeMap<u64, (&SegmentState, RoaringBitmap)> = BTreeMap::new();
     for (_, its) in &hits {
-        if let Its::Row(own, row) = its
-            && own.overlay.get(*row).is_none()
+        if let Its::Row(own, place) = its
+            && own.overlay.get(place.row).is_none()
         {
             let of_segment = wanted.entry(own.segment.entry.number);
-            of_segment.or_insert_with(|| (own, RoaringBitmap::new())).1.insert(*row);
+            of_segment.or_insert_with(|| (own, RoaringBitmap::new())).1.insert(place.row);
         }
     }
     let mut read: HashMap<(u64, u32), Vec<u8>> = HashMap::new();
@@ -136,16 +149,16 @@ fn with_payloads(hits: Vec<(Hit, Its<'_>)>, left: &mut usize) -> Result<Vec<Hit>
     }
     let with_its_payload = |(hit, its): (Hit, Its<'_>)| {
         let newer = match &its {
-            Its::Payload(json) => json.as_ref(),
-            Its::Row(own, row) => own.overlay.get(*row).and_then(|newer| newer.payload.as_ref()),
+            Its::Content(content) => content.payload.as_ref(),
+            Its::Row(own, place) => own.overlay.get(place.row).and_then(|newer| newer.payload.as_ref()),
         };
         if let Some(json) = newer {
             spend(left, json.len())?;
             return Ok(Hit { payload: Some(json.to_vec()), ..hit });
         }
         let payload = match its {
-            Its::Payload(_) => None,
-            Its::Row(own, row) => read.remove(&(own.segment.entry.number, row)),
+            Its::Content(_) => None,
+            Its::Row(own, place) => read.remove(&(own.segment.entry.number, place.row)),
         };
         Ok(Hit { payload, ..hit })
     };
@@ -188,7 +201,11 @@ pub(super) fn search(
     }
     let mut left = PAYLOADS_BYTES_MAX;
     let hits = all.nearest.into_iter().map(|own| {
-        let hits = own.into_hits(options.k)?;
+        let mut hits = own.into_hits(options.k)?;
+        if options.with_vectors {
+            hits.iter_mut()
+                .try_for_each(|(hit, its)| its.vector(of.name).map(|own| hit.vector = Some(own)))?;
+        }
         match options.with_payload {
             true => with_payloads(hits, &mut left),
             false => Ok(hits.into_iter().map(|(hit, _)| hit).collect()),
@@ -226,7 +243,7 @@ impl<'a> Part<'a> {
 
 /// Searches the points in memory and the checkpoints.
 fn search_memory<'a>(
-    state: &State,
+    state: &'a State,
     scanned: &[Part<'a>],
     (of, queries, options): (VectorsOf<'_>, &[u8], &SearchOptions),
     all: &mut Searched<'a>,
@@ -236,7 +253,8 @@ fn search_memory<'a>(
         let (k, recall) = (options.k, options.recall);
         let wanted = Wanted { k, recall, bound: nearest.bound(k), all_rows: options.scan_all_in_memory };
         let found = state.nearest_points(of, query, &wanted, searching);
-        nearest.join(found.into_iter().map(|(hit, json)| (hit.distance, Found::Point(hit.id, json))), k);
+        let found = found.into_iter();
+        nearest.join(found.map(|(hit, content)| (hit.distance, Found::Point(hit.id, content))), k);
         for own in scanned {
             scan(own, (query, nearest), options, searching);
         }
@@ -286,7 +304,10 @@ fn search_segments<'a>(
     let filter = |(number, own): (usize, &Part<'_>)| {
         // Dead rows are everywhere by chance, and those of a filter may be in one segment.
         let own_options = if is_filtered { asked } else { together.options_of(number, &asked) };
-        own.index.index.filter_of(own.left, &own_options)
+        match options.way {
+            Some(way) => own.index.index.filter_by_way(own.left, &own_options, way).map(Some),
+            None => own.index.index.filter_of(own.left, &own_options),
+        }
     };
     let filters = segments.iter().enumerate().map(filter).collect::<stratann_storage::Result<Vec<_>>>()?;
     let filters: Vec<_> =
@@ -338,7 +359,7 @@ pub(super) fn point_in_segments(state: &State, id: &ExternalId) -> Result<Option
     found.map(|(own, place)| point_at(own, id.clone(), place)).transpose()
 }
 
-fn point_at(own: &SegmentState, id: ExternalId, place: Place) -> Result<Point> {
+pub(super) fn point_at(own: &SegmentState, id: ExternalId, place: Place) -> Result<Point> {
     let (vectors, payload) = (own.segment.vectors(place)?, own.payload(place.row)?);
     Ok(Point { id, seq: own.seq_of(&place), vectors, payload })
 }

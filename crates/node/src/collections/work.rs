@@ -17,7 +17,7 @@ const POINT_OVERHEAD: u64 = 96;
 pub(super) const GROUP_OVERHEAD: u64 = 64;
 
 /// What was done with the points of an upsert.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upserted {
     /// Sequence number of the change.
     pub seq: u64,
@@ -28,7 +28,7 @@ pub struct Upserted {
     /// Points that a later one of the same id in the same batch took the place of.
     pub repeated: u64,
     /// Ids whose point was left as it was, by a condition.
-    pub skipped: u64,
+    pub skipped: Vec<ExternalId>,
 }
 
 /// Vectors of one name for the points of a change.
@@ -90,7 +90,7 @@ pub struct PayloadChanged {
 }
 
 /// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Upserted(Upserted),
     Deleted(Deleted),

@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
 use stratann_payload::IdValue;
 use stratann_storage::{Error, Result};
 
@@ -90,6 +91,16 @@ impl fmt::Display for ExternalId {
                 Ok(())
             }
             ExternalId::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// As JSON has an id: a number, or a string for UUIDs and strings.
+impl Serialize for ExternalId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            ExternalId::Number(number) => serializer.serialize_u64(*number),
+            other => serializer.collect_str(other),
         }
     }
 }

@@ -28,6 +28,7 @@ pub(crate) use merge::{Merged, Source, merge};
 pub(crate) use named::NamedIndex;
 pub(crate) use nearest::{Candidate, KSmallest};
 pub(crate) use overlay::{Newer, Overlay};
+pub(crate) use payloads::Payloads;
 pub(crate) use policy::{Level, Sized, next_merge, next_minor_merge};
 pub(crate) use scanned::WantedRows;
 pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, VectorShapes, folder_of};

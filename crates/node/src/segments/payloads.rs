@@ -3,12 +3,14 @@
 
 use std::borrow::Cow;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
-use stratann_payload::index::{Evaluated, IndexBuilder, PayloadIndex, RowFacts};
+use stratann_payload::index::{Evaluated, IndexBuilder, PayloadIndex, RowFacts, SortField};
+use stratann_payload::number::NumberKey;
 use stratann_payload::rows::{PayloadRows, RowsWriter};
 use stratann_payload::{Payload, Predicate, Schema};
 use stratann_storage::data_file::{entry as file_entry, open_file};
@@ -297,6 +299,32 @@ impl Payloads {
     /// Of the index; what `facts` returns.
     pub(super) fn indexed(&self, predicate: &Predicate, facts: &dyn RowFacts) -> Result<Evaluated> {
         self.index.evaluate(predicate, facts)
+    }
+
+    /// Whether the index keeps the order of a field.
+    pub(crate) fn sorts_by(&self, field: &SortField) -> bool {
+        self.index.sorts_by(field)
+    }
+
+    /// Rows that may come several times in the order of a field.
+    ///
+    /// # Errors
+    /// Of the index.
+    pub(crate) fn several(&self, field: &SortField) -> Result<RoaringBitmap> {
+        self.index.several(field)
+    }
+
+    /// Passes keys and rows in the order of a field, from a key on, until `each` breaks. Equal keys are in no order.
+    ///
+    /// # Errors
+    /// Of the index; what `each` returns.
+    pub(crate) fn in_order(
+        &self,
+        (field, is_descending): (&SortField, bool),
+        from: Option<NumberKey>,
+        each: impl FnMut(NumberKey, u32) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.index.in_order(field, is_descending, from, each)
     }
 
     /// The sure rows, and the open ones that match by their payloads.

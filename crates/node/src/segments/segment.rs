@@ -252,6 +252,18 @@ impl Segment {
         Ok((self.decode(&entry.id)?, place))
     }
 
+    /// Id and place of a row.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn id_of_row(&self, row: u32) -> Result<(ExternalId, Place)> {
+        let (id, place) = self.id(self.index.id_of(row)?)?;
+        match place.row == row {
+            true => Ok((id, place)),
+            false => Err(damaged(&self.folder, "its index and its ids name different rows")),
+        }
+    }
+
     /// The rows of ordinals, which ascend.
     ///
     /// # Errors
@@ -294,12 +306,22 @@ impl Segment {
     /// # Errors
     /// `Corrupt` and `Io`.
     pub(crate) fn nth_vector(&self, name: usize, number: u64) -> Result<Vec<u8>> {
-        let lacking = || damaged(&self.folder, "it lacks a vector");
-        let index = self.index(name).ok_or_else(lacking)?;
-        let ordinal = index.ordinal(number);
+        let ordinal = self.index(name).ok_or_else(|| self.lacking())?.ordinal(number);
         let entry = self.ids.entry(ordinal)?;
-        let place = Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq };
-        index.vector(place)?.ok_or_else(lacking)
+        self.vector(name, Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq })
+    }
+
+    /// The vector of a name of a row that has one, as it was given.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn vector(&self, name: usize, place: Place) -> Result<Vec<u8>> {
+        let vector = self.index(name).map_or(Ok(None), |index| index.vector(place))?;
+        vector.ok_or_else(|| self.lacking())
+    }
+
+    fn lacking(&self) -> Error {
+        damaged(&self.folder, "it lacks a vector")
     }
 
     /// Reads into the caches what searches read, up to so many bytes, so that the first queries of a new segment wait

@@ -27,6 +27,7 @@ mod ordered;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod unindexed;
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;

@@ -2,15 +2,16 @@
 
 use std::ops::ControlFlow;
 
+use roaring::RoaringBitmap;
 use stratann_storage::{Error, Result};
 
 use super::PayloadIndex;
 use super::bitmaps::Reader;
-use super::numbers::date_key;
+use super::numbers::{Numbers, date_key};
 use crate::date::micros_of;
 use crate::number::{Number, NumberKey};
 use crate::path::Path;
-use crate::schema::IndexKind;
+use crate::schema::{IndexKind, Schema};
 use crate::value::Payload;
 
 /// A field by which points are sorted.
@@ -35,6 +36,31 @@ impl SortField {
                 other.name()
             ))),
         }
+    }
+
+    /// How a schema has a field sorted: by its numbers, or else by its dates; `None` without an index that keeps an
+    /// order.
+    pub fn of_schema(schema: &Schema, path: &Path) -> Option<SortField> {
+        let (_, kinds) = schema.fields().find(|(own, _)| *own == path)?;
+        let sorted = [IndexKind::Float, IndexKind::Integer, IndexKind::Datetime];
+        let kind = sorted.into_iter().find(|kind| kinds.contains(kind))?;
+        SortField::new(path.clone(), kind).ok()
+    }
+
+    /// The field.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is sorted by dates, otherwise by numbers.
+    pub fn is_date(&self) -> bool {
+        self.is_date
+    }
+
+    /// The key at which a payload comes where each comes once: its least, or its greatest in a descending order.
+    pub fn first_key(&self, payload: &Payload, is_descending: bool) -> Option<NumberKey> {
+        let keys = self.keys(payload);
+        if is_descending { keys.last() } else { keys.first() }.copied()
     }
 
     /// The keys by which a payload is sorted, ascending: one for each number or date of the field. Points without one
@@ -69,12 +95,7 @@ impl PayloadIndex {
         from: Option<NumberKey>,
         each: impl FnMut(NumberKey, u32) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let own = self.fields.get(&field.path);
-        let numbers = own.and_then(|own| match field.is_date {
-            true => own.dates.as_ref(),
-            false => own.floats.as_ref().or(own.integers.as_ref()),
-        });
-        let Some(numbers) = numbers else {
+        let Some(numbers) = self.sorted(field) else {
             let kind = if field.is_date { "a datetime" } else { "an integer or float" };
             return Err(Error::bad_input(format!(
                 "the field {} cannot be sorted without {kind} index; create one",
@@ -83,5 +104,27 @@ impl PayloadIndex {
         };
         let reader = Reader { file: &self.file, rows: self.rows };
         numbers.in_order(&reader, is_descending, from, each, &format!("field {}", field.path))
+    }
+    /// Whether it can sort by a field.
+    pub fn sorts_by(&self, field: &SortField) -> bool {
+        self.sorted(field).is_some()
+    }
+
+    /// Rows that have several values in a field, of any type: in its order they may come several times.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged part; `Io`.
+    pub fn several(&self, field: &SortField) -> Result<RoaringBitmap> {
+        let Some(own) = self.fields.get(&field.path) else { return Ok(RoaringBitmap::new()) };
+        let reader = Reader { file: &self.file, rows: self.rows };
+        reader.read(own.facts.several, &format!("field {}", field.path))
+    }
+
+    fn sorted(&self, field: &SortField) -> Option<&Numbers> {
+        let own = self.fields.get(&field.path)?;
+        match field.is_date {
+            true => own.dates.as_ref(),
+            false => own.floats.as_ref().or(own.integers.as_ref()),
+        }
     }
 }

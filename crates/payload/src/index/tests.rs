@@ -102,6 +102,7 @@ fn compare(seed: u64, filters: usize) -> usize {
         assert!(found.sure.is_subset(&expected), "{}", shown());
         assert!(expected.is_subset(&found.superset()), "{}", shown());
         assert!(found.sure.is_disjoint(&found.open));
+        assert!(found.unindexed.is_subset(&predicate.unindexed(&schema)), "{}", shown());
         exact += usize::from(found.is_exact());
         compare_overlaid(&mut random, &files, &filter, &found, &expected);
         assert_eq!(found.decide(&predicate, &files.rows).unwrap(), expected, "{}", shown());

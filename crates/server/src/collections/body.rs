@@ -1,17 +1,17 @@
 //! Bodies of requests to collections.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_engine::{DType, Metric};
-use stratann_node::collections::{GivenVectors, MemoryLimits, Spec, Specs};
+use stratann_node::collections::{Condition, GivenVectors, MemoryLimits, OrderBy, Spec, Specs};
 use stratann_node::rows::ExternalId;
 use stratann_params::{IndexKind, list_of};
-use stratann_payload::Predicate;
+use stratann_payload::Path;
 
-use super::{filters, ids};
+use super::filters::{self, PointFilter};
+use super::ids;
 use crate::request::{quoting, shortened};
 use crate::vectors::{self, Wanted};
 
@@ -44,6 +44,7 @@ pub(super) struct Points<'a> {
     pub(super) vectors: Vec<Column>,
     /// JSON of each; none at all where no point has one.
     pub(super) payloads: Vec<Option<&'a [u8]>>,
+    pub(super) condition: Condition,
 }
 
 /// Vectors of a name.
@@ -72,17 +73,24 @@ pub(super) struct Query {
     pub(super) with_vectors: bool,
     pub(super) form: VectorForm,
     pub(super) with_payload: bool,
-    pub(super) filter: Option<Arc<Predicate>>,
+    pub(super) filter: Option<PointFilter>,
 }
 
 /// A page of points.
 pub(super) struct Scroll {
-    /// The id behind which it begins.
-    pub(super) after: Option<ExternalId>,
+    pub(super) from: ScrollFrom,
     pub(super) limit: usize,
     pub(super) with_vectors: bool,
     pub(super) form: VectorForm,
-    pub(super) filter: Option<Arc<Predicate>>,
+    pub(super) filter: Option<PointFilter>,
+}
+
+/// The order of a page, and where it begins.
+pub(super) enum ScrollFrom {
+    /// In the order of ids, behind one.
+    Ids(Option<ExternalId>),
+    /// In the order of a field, behind the place that a page before names.
+    Field(OrderBy, Option<String>),
 }
 
 /// Limits of memory that change; `None` for one that stays.
@@ -125,6 +133,9 @@ pub(super) struct PointsBody<'a> {
     vectors: &'a RawValue,
     #[serde(borrow, default)]
     payloads: Option<Vec<Option<&'a RawValue>>>,
+    #[serde(default)]
+    if_absent: bool,
+    if_unchanged_since: Option<u64>,
 }
 
 /// Vectors of points that change.
@@ -152,12 +163,17 @@ pub(super) struct QueryBody<'a> {
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default)]
+    indexed_only: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScrollBody<'a> {
-    after: Option<ids::Read>,
+    #[serde(borrow, default)]
+    after: Option<&'a RawValue>,
+    order_by: Option<String>,
+    descending: Option<bool>,
     limit: Option<u64>,
     with_vectors: Option<bool>,
     vectors_as: Option<VectorForm>,
@@ -165,6 +181,8 @@ pub(super) struct ScrollBody<'a> {
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default)]
+    indexed_only: bool,
 }
 
 #[derive(Deserialize)]
@@ -307,7 +325,13 @@ pub(super) fn points<'a>(body: &'a [u8], specs: &Specs) -> Result<Points<'a>, St
         ));
     }
     let payloads = payloads.into_iter().map(|own| own.map(|json| json.get().as_bytes())).collect();
-    Ok(Points { ids, vectors, payloads })
+    let condition = match (read.if_absent, read.if_unchanged_since) {
+        (false, None) => Condition::Always,
+        (true, None) => Condition::IfAbsent,
+        (false, Some(seq)) => Condition::IfNotNewer(seq),
+        (true, Some(_)) => return Err("both if_absent and if_unchanged_since are there; send one".into()),
+    };
+    Ok(Points { ids, vectors, payloads, condition })
 }
 
 /// Vectors of points that change: null for those that are removed.
@@ -323,12 +347,29 @@ pub(super) fn scroll(body: &[u8]) -> Result<Scroll, String> {
     let body = if body.is_empty() { b"{}" } else { body };
     let read: ScrollBody<'_> = read(body, r#"{"after": 7, "limit": 100}"#)?;
     Ok(Scroll {
-        after: read.after.map(|id| id.0),
+        from: from(&read)?,
         limit: read.limit.map_or(USUAL_LIMIT, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
         with_vectors: read.with_vectors.unwrap_or(false),
         form: read.vectors_as.unwrap_or_default(),
-        filter: filters::filter(read.filter, read.text.as_deref())?,
+        filter: filters::filter(read.filter, read.text.as_deref(), read.indexed_only)?,
     })
+}
+
+fn from(read: &ScrollBody<'_>) -> Result<ScrollFrom, String> {
+    let wrong = |e: &serde_json::Error| format!("after: {}", quoting(e));
+    let Some(field) = &read.order_by else {
+        if read.descending == Some(true) {
+            return Err(
+                "descending has no use without order_by; send the field that points are ordered by".into()
+            );
+        }
+        let after = read.after.map(|after| serde_json::from_str::<ids::Read>(after.get()));
+        return Ok(ScrollFrom::Ids(after.transpose().map_err(|e| wrong(&e))?.map(|id| id.0)));
+    };
+    let after = read.after.map(|after| serde_json::from_str::<String>(after.get()));
+    let after = after.transpose().map_err(|e| wrong(&e))?;
+    let field = Path::parse(field).map_err(|e| e.message)?;
+    Ok(ScrollFrom::Field(OrderBy { field, descending: read.descending.unwrap_or(false) }, after))
 }
 
 /// A search with at most so many queries.
@@ -349,7 +390,7 @@ pub(super) fn query(body: &[u8], specs: &Specs, most: usize) -> Result<Query, St
         with_vectors: read.with_vectors.unwrap_or(false),
         form: read.vectors_as.unwrap_or_default(),
         with_payload: read.with_payload.unwrap_or(false),
-        filter: filters::filter(read.filter, read.text.as_deref())?,
+        filter: filters::filter(read.filter, read.text.as_deref(), read.indexed_only)?,
     })
 }
 

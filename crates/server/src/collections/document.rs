@@ -97,6 +97,7 @@ const fn maybe(name: &'static str, shape: Shape, about: &'static str) -> Field {
 
 const FILTER: &str = "a filter in Qdrant's form";
 const WHERE: &str = "a filter as text, instead of filter";
+const INDEXED_ONLY: &str = "whether a filter on a field without an index is refused; false";
 const IDS: &str = "ids of points, instead of a filter";
 const WITH_VECTORS: &str = "whether points have their vectors";
 const VECTORS_AS: &str = "how vectors are written in the reply; numbers";
@@ -148,6 +149,12 @@ pub(super) const POINTS: Object = Object {
             "a vector for each id; where vectors have names, those of each name, null for a point without",
         ),
         maybe("payloads", Shape::List(&Shape::Null(&Shape::Any)), "an object or null for each id"),
+        maybe("if_absent", Shape::Flag, "whether only points of ids without a point are written; false"),
+        maybe(
+            "if_unchanged_since",
+            Shape::Null(&Shape::Whole),
+            "the number of a change: points that a later one wrote are left as they are",
+        ),
     ],
 };
 pub(super) const UPDATE_VECTORS: Object = Object {
@@ -173,17 +180,21 @@ pub(super) const QUERY: Object = Object {
         maybe("with_payload", Shape::Flag, "whether points have their payloads"),
         maybe("filter", Shape::Any, FILTER),
         maybe("where", Shape::Text, WHERE),
+        maybe("indexed_only", Shape::Flag, INDEXED_ONLY),
     ],
 };
 pub(super) const SCROLL: Object = Object {
     name: "ScrollRequest",
     fields: &[
-        maybe("after", Shape::Null(&Shape::Id), "the id behind which the page begins"),
+        maybe("after", Shape::Null(&Shape::Id), "the next of the page before; without order_by any id"),
+        maybe("order_by", Shape::Text, "a field with an integer, float or datetime index; the order of ids"),
+        maybe("descending", Shape::Flag, "whether the greatest values of order_by come first; false"),
         maybe("limit", Shape::Whole, "most points of the page; 100"),
         maybe("with_vectors", Shape::Flag, WITH_VECTORS),
         maybe("vectors_as", Shape::Name(Names::VectorForm), VECTORS_AS),
         maybe("filter", Shape::Any, FILTER),
         maybe("where", Shape::Text, WHERE),
+        maybe("indexed_only", Shape::Flag, INDEXED_ONLY),
     ],
 };
 pub(super) const GET: Object = Object {
@@ -200,6 +211,7 @@ pub(super) const CHOSEN: Object = Object {
         maybe("ids", Shape::List(&Shape::Id), IDS),
         maybe("filter", Shape::Any, FILTER),
         maybe("where", Shape::Text, WHERE),
+        maybe("indexed_only", Shape::Flag, INDEXED_ONLY),
     ],
 };
 pub(super) const COUNT: Object = Object {
@@ -207,6 +219,7 @@ pub(super) const COUNT: Object = Object {
     fields: &[
         maybe("filter", Shape::Any, FILTER),
         maybe("where", Shape::Text, WHERE),
+        maybe("indexed_only", Shape::Flag, INDEXED_ONLY),
         maybe("exact", Shape::Flag, "false for an estimate, which reads a sample of the payloads; true"),
     ],
 };
@@ -216,6 +229,7 @@ pub(super) const SET: Object = Object {
         maybe("ids", Shape::List(&Shape::Id), IDS),
         maybe("filter", Shape::Any, FILTER),
         maybe("where", Shape::Text, WHERE),
+        maybe("indexed_only", Shape::Flag, INDEXED_ONLY),
         always("payload", Shape::Any, "the fields that are set"),
         maybe("key", Shape::Text, "the path below which they are set"),
     ],
@@ -226,6 +240,7 @@ pub(super) const OVERWRITE: Object = Object {
         maybe("ids", Shape::List(&Shape::Id), IDS),
         maybe("filter", Shape::Any, FILTER),
         maybe("where", Shape::Text, WHERE),
+        maybe("indexed_only", Shape::Flag, INDEXED_ONLY),
         always("payload", Shape::Any, "the new payload"),
     ],
 };
@@ -235,6 +250,7 @@ pub(super) const DELETE_KEYS: Object = Object {
         maybe("ids", Shape::List(&Shape::Id), IDS),
         maybe("filter", Shape::Any, FILTER),
         maybe("where", Shape::Text, WHERE),
+        maybe("indexed_only", Shape::Flag, INDEXED_ONLY),
         always("keys", Shape::List(&Shape::Text), "paths of the fields that are removed"),
     ],
 };
@@ -371,6 +387,7 @@ pub(super) const UPSERT_REPLY: Object = Object {
         always("new", Shape::Whole, "ids that had no point"),
         always("replaced", Shape::Whole, "ids whose point was replaced"),
         always("repeated", Shape::Whole, "points before a later one of their id"),
+        always("skipped", Shape::List(&Shape::Id), "ids whose point was left as it was, by a condition"),
     ],
 };
 pub(super) const VECTORS_REPLY: Object = Object {
@@ -415,11 +432,7 @@ const ANSWER: Object = Object {
     fields: &[
         always("ids", Shape::List(&Shape::Id), "the nearest points, nearest first"),
         always("distances", Shape::List(&Shape::Null(&Shape::Real)), "their distances; null is infinite"),
-        maybe(
-            "vectors",
-            Shape::List(&Shape::Null(&Shape::Vector)),
-            "their vectors; null of a point that was changed or deleted since",
-        ),
+        maybe("vectors", Shape::List(&Shape::Vector), "their vectors, as the search saw them"),
         maybe("payloads", Shape::List(&Shape::Null(&Shape::Any)), "their payloads; null without"),
     ],
 };
@@ -436,8 +449,8 @@ pub(super) const SCROLL_REPLY: Object = Object {
     name: "ScrollReply",
     fields: &[
         always("seq", Shape::Whole, "number of the newest change that the page has"),
-        always("points", Shape::List(&Shape::Object(&POINT)), "points in the order of their ids"),
-        always("next", Shape::Null(&Shape::Id), "the id for after; null at the end"),
+        always("points", Shape::List(&Shape::Object(&POINT)), "points in the order that was asked for"),
+        always("next", Shape::Null(&Shape::Id), "the value for after; null at the end"),
         always("unindexed", Shape::List(&Shape::Text), UNINDEXED),
     ],
 };

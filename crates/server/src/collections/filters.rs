@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use stratann_node::collections::Chosen;
+use stratann_node::collections::{Chosen, Collection, Error};
 use stratann_node::rows::ExternalId;
 use stratann_params::list_of;
 use stratann_payload::value::Update;
@@ -15,19 +15,42 @@ use super::body::read;
 use super::ids;
 use crate::request::shortened;
 
+/// A filter of a request.
+pub(super) struct PointFilter {
+    pub(super) predicate: Arc<Predicate>,
+    /// Refuses conditions that no index answers.
+    pub(super) indexed_only: bool,
+}
+
+impl PointFilter {
+    /// The filter, once a collection has the indexes that it asks for.
+    ///
+    /// # Errors
+    /// Those of the collection.
+    pub(super) fn checked(&self, collection: &Collection) -> Result<&Arc<Predicate>, Error> {
+        if self.indexed_only {
+            collection.check_indexed(&self.predicate)?;
+        }
+        Ok(&self.predicate)
+    }
+}
+
 /// The points that a request is about.
 pub(super) enum Wanted {
     Ids(Vec<ExternalId>),
-    Matching(Arc<Predicate>),
+    Matching(PointFilter),
 }
 
 impl Wanted {
     /// The same, borrowed.
-    pub(super) fn chosen(&self) -> Chosen<'_> {
-        match self {
+    ///
+    /// # Errors
+    /// As [`PointFilter::checked`].
+    pub(super) fn chosen(&self, collection: &Collection) -> Result<Chosen<'_>, Error> {
+        Ok(match self {
             Wanted::Ids(ids) => Chosen::Ids(ids),
-            Wanted::Matching(filter) => Chosen::Matching(filter),
-        }
+            Wanted::Matching(filter) => Chosen::Matching(filter.checked(collection)?),
+        })
     }
 }
 
@@ -60,6 +83,8 @@ pub(super) struct WantedBody<'a> {
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default)]
+    indexed_only: bool,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +94,8 @@ pub(super) struct CountBody<'a> {
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default)]
+    indexed_only: bool,
     #[serde(default = "yes")]
     exact: bool,
 }
@@ -86,6 +113,8 @@ pub(super) struct ChangeBody<'a> {
     filter: Option<&'a RawValue>,
     #[serde(rename = "where")]
     text: Option<String>,
+    #[serde(default)]
+    indexed_only: bool,
     #[serde(borrow, default)]
     payload: Option<&'a RawValue>,
     key: Option<String>,
@@ -103,31 +132,39 @@ enum Kinds {
 ///
 /// # Errors
 /// One line for the client; so have the others.
-pub(super) fn filter(json: Option<&RawValue>, text: Option<&str>) -> Result<Option<Arc<Predicate>>, String> {
+pub(super) fn filter(
+    json: Option<&RawValue>,
+    text: Option<&str>,
+    indexed_only: bool,
+) -> Result<Option<PointFilter>, String> {
     let filter = match (json, text) {
+        (None, None) if indexed_only => {
+            return Err("indexed_only has no use without a filter; send filter or where, too".into());
+        }
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => return Err("both filter and where are there; send one".into()),
         (Some(json), None) => Filter::from_json(json.get().as_bytes()),
         (None, Some(text)) => Filter::from_where(text),
     };
-    filter.map(|filter| Some(Arc::new(filter.compile()))).map_err(|e| e.message)
+    let predicate = Arc::new(filter.map_err(|e| e.message)?.compile());
+    Ok(Some(PointFilter { predicate, indexed_only }))
 }
 
 /// The points that are counted, and whether exactly. All without a filter.
-pub(super) fn counted(body: &[u8]) -> Result<(Option<Arc<Predicate>>, bool), String> {
+pub(super) fn counted(body: &[u8]) -> Result<(Option<PointFilter>, bool), String> {
     let body = if body.is_empty() { b"{}" } else { body };
     let read: CountBody<'_> = read(body, r#"{"where": "price < 50"}, {} or no body"#)?;
-    Ok((filter(read.filter, read.text.as_deref())?, read.exact))
+    Ok((filter(read.filter, read.text.as_deref(), read.indexed_only)?, read.exact))
 }
 
 /// The points that a body is about: by ids, or by a filter.
 pub(super) fn wanted(body: &[u8]) -> Result<Wanted, String> {
     let read: WantedBody<'_> = read(body, r#"{"ids": [1, 2]} or {"where": "price < 50"}"#)?;
-    one_of(read.ids, (read.filter, read.text.as_deref()))
+    one_of(read.ids, filter(read.filter, read.text.as_deref(), read.indexed_only)?)
 }
 
-fn one_of(ids: Option<&RawValue>, (json, text): (Option<&RawValue>, Option<&str>)) -> Result<Wanted, String> {
-    match (ids, filter(json, text)?) {
+fn one_of(ids: Option<&RawValue>, filter: Option<PointFilter>) -> Result<Wanted, String> {
+    match (ids, filter) {
         (Some(ids), None) => Ok(Wanted::Ids(ids::from_json(ids.get())?)),
         (None, Some(filter)) => Ok(Wanted::Matching(filter)),
         (Some(_), Some(_)) => Err("both ids and a filter are there; send one".into()),
@@ -138,7 +175,7 @@ fn one_of(ids: Option<&RawValue>, (json, text): (Option<&RawValue>, Option<&str>
 /// A change of payloads, and the points that get it.
 pub(super) fn change(body: &[u8], change: Change) -> Result<(Wanted, Update), String> {
     let read: ChangeBody<'_> = read(body, change.example())?;
-    let wanted = one_of(read.ids, (read.filter, read.text.as_deref()))?;
+    let wanted = one_of(read.ids, filter(read.filter, read.text.as_deref(), read.indexed_only)?)?;
     let example = change.example();
     let unwanted = |name: &str| Err(format!("{name} has no use here; send {example}"));
     let payload = match (read.payload, change) {
@@ -202,7 +239,7 @@ mod tests {
         let (Ok(Wanted::Matching(one)), Ok(Wanted::Matching(two))) = (wanted(text), wanted(json)) else {
             panic!("filters are filters");
         };
-        assert_eq!(one.key(), two.key());
+        assert_eq!(one.predicate.key(), two.predicate.key());
         for (body, why) in [
             (&b"{}"[..], "send ids, filter or where"),
             (br#"{"ids": [1], "where": "a = 1"}"#, "both ids and a filter"),
@@ -210,6 +247,7 @@ mod tests {
             (br#"{"where": "a ="}"#, "column"),
             (br#"{"filter": {"most": []}}"#, "most"),
             (br#"{"idz": [1]}"#, "idz"),
+            (br#"{"ids": [1], "indexed_only": true}"#, "no use without a filter"),
         ] {
             let error = wanted(body).map(|_| ()).unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -1,23 +1,24 @@
 //! What each path of collections does. Handlers may block.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::http::StatusCode;
 use stratann_node::collections::{
-    Collection, Condition, Error, Estimated, Kind, LIMIT_MAX, PayloadChanged, SearchOptions, Specs, Upserted,
-    VectorsChanged,
+    Collection, Error, Estimated, Kind, LIMIT_MAX, PayloadChanged, PayloadJson, Point, SearchOptions, Specs,
+    Upserted, VectorsChanged,
 };
 use stratann_node::rows::ExternalId;
+use stratann_payload::Predicate;
 use stratann_payload::index::Unindexed;
 use stratann_storage::ErrorKind;
 
-use super::body::{self, Column, Get, Points, Scroll, VectorForm};
-use super::filters::{self, Wanted};
-use super::ids::IdJson;
+use super::body::{self, Column, Get, Points, Scroll, ScrollFrom, VectorForm};
+use super::filters::{self, PointFilter, Wanted};
 use super::replies::{
     CountReply, DeleteReply, Described, DroppedReply, GetReply, InfoReply, LimitsReply, ListReply, Listed,
-    NameReply, PayloadJson, PayloadReply, PointReply, QueryReply, Results, SchemaReply, ScrollReply,
-    UpsertReply, Vector, VectorsReply, VerifyReply,
+    NameReply, Next, PayloadReply, PointReply, QueryReply, Results, SchemaReply, ScrollReply, UpsertReply,
+    Vector, VectorsReply, VerifyReply,
 };
 use super::{Answer, Asked, ok};
 use crate::limits::Limits;
@@ -116,11 +117,12 @@ pub(super) fn drop_collection(asked: &mut Asked<'_>) -> Result<Answer, Rejection
 pub(super) fn upsert(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
     let read = body::points(asked.body, collection.specs()).map_err(Rejection::bad)?;
-    let Points { ids, vectors, payloads } = read;
+    let Points { ids, vectors, payloads, condition } = read;
     let given: Vec<_> = vectors.iter().map(Column::given).collect();
-    let done = collection.upsert_named(&ids, &given, &payloads, Condition::Always).map_err(rejection)?;
-    let Upserted { seq, new, replaced, repeated, .. } = done;
-    ok(&UpsertReply { seq, new, replaced, repeated })
+    let done = collection.upsert_named(&ids, &given, &payloads, condition).map_err(rejection)?;
+    let Upserted { seq, new, replaced, repeated, skipped } = &done;
+    let (seq, new, replaced, repeated) = (*seq, *new, *replaced, *repeated);
+    ok(&UpsertReply { seq, new, replaced, repeated, skipped: skipped.iter().collect() })
 }
 
 /// Other vectors of points, which keep those of other names and their payloads.
@@ -143,7 +145,8 @@ pub(super) fn delete(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
             DeleteReply { seq, deleted, unknown, changed: 0, changes: 1, unindexed: Vec::new() }
         }
         Wanted::Matching(filter) => {
-            let done = collection.delete_matching(&filter).map_err(rejection)?;
+            let filter = filter.checked(&collection).map_err(rejection)?;
+            let done = collection.delete_matching(filter).map_err(rejection)?;
             DeleteReply {
                 seq: done.seq,
                 deleted: done.deleted,
@@ -169,12 +172,13 @@ pub(super) fn count(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         let seq = collection.seq().map_err(rejection)?;
         return counted(seq, collection.count().map_err(rejection)?, &[]);
     };
+    let filter = filter.checked(&collection).map_err(rejection)?;
     if is_exact {
-        let found = collection.count_matching(&filter).map_err(rejection)?;
+        let found = collection.count_matching(filter).map_err(rejection)?;
         return counted(found.seq, found.points, &found.unindexed);
     }
     let Estimated { seq, points, least, most, unindexed, .. } =
-        collection.estimate_matching(&filter).map_err(rejection)?;
+        collection.estimate_matching(filter).map_err(rejection)?;
     ok(&CountReply { seq, count: points, least, most, unindexed: texts(&unindexed) })
 }
 
@@ -225,7 +229,8 @@ pub(super) fn clear_payload(asked: &mut Asked<'_>) -> Result<Answer, Rejection> 
 fn change_payload(asked: &mut Asked<'_>, change: filters::Change) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
     let (wanted, update) = filters::change(asked.body, change).map_err(Rejection::bad)?;
-    let done = collection.change_payload(wanted.chosen(), update).map_err(rejection)?;
+    let chosen = wanted.chosen(&collection).map_err(rejection)?;
+    let done = collection.change_payload(chosen, update).map_err(rejection)?;
     let PayloadChanged { seq, changed, unchanged, unknown, changes } = done;
     ok(&PayloadReply { seq, changed, unchanged, unknown, changes })
 }
@@ -258,11 +263,11 @@ pub(super) fn get(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     ok(&GetReply { points: each.collect() })
 }
 
-/// Points in the order of their ids.
+/// Points in the order of their ids, or of a field.
 pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let collection = asked.collection()?;
     let specs = collection.specs();
-    let Scroll { after, limit, with_vectors, form, filter } =
+    let Scroll { from, limit, with_vectors, form, filter } =
         body::scroll(asked.body).map_err(Rejection::bad)?;
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Rejection::bad(format!("limit is {limit}; use 1 to {LIMIT_MAX}")));
@@ -274,15 +279,27 @@ pub(super) fn scroll(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     if !asked.memory.grow((limit * each) as u64) {
         return Err(Rejection::overloaded());
     }
-    let page = match &filter {
-        None => collection.scroll(after.as_ref(), limit),
-        Some(filter) => collection.scroll_matching(after.as_ref(), limit, filter),
+    let filter = checked(filter.as_ref(), &collection)?;
+    let reply = |seq, points: &[Point], next, unindexed: &[Unindexed]| {
+        let form = with_vectors.then_some(form);
+        let points = points.iter().map(|point| PointReply::of(point, specs, form));
+        ok(&ScrollReply { seq, points: points.collect(), next, unindexed: texts(unindexed) })
     };
-    let page = page.map_err(rejection)?;
-    let form = with_vectors.then_some(form);
-    let points = page.points.iter().map(|point| PointReply::of(point, specs, form));
-    let next = page.next.as_ref().map(IdJson);
-    ok(&ScrollReply { seq: page.seq, points: points.collect(), next, unindexed: texts(&page.unindexed) })
+    match &from {
+        ScrollFrom::Ids(after) => {
+            let page = match filter {
+                None => collection.scroll(after.as_ref(), limit),
+                Some(filter) => collection.scroll_matching(after.as_ref(), limit, filter),
+            };
+            let page = page.map_err(rejection)?;
+            reply(page.seq, &page.points, page.next.as_ref().map(Next::Id), &page.unindexed)
+        }
+        ScrollFrom::Field(by, after) => {
+            let page = collection.scroll_ordered(by, after.as_deref(), limit, filter);
+            let page = page.map_err(rejection)?;
+            reply(page.seq, &page.points, page.next.as_deref().map(Next::Place), &page.unindexed)
+        }
+    }
 }
 
 /// The nearest points of queries.
@@ -303,9 +320,10 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     let options = SearchOptions {
         k,
         recall: query.recall,
-        filter: query.filter.clone(),
+        filter: checked(query.filter.as_ref(), &collection)?.cloned(),
         vector_name: query.vector_name.clone(),
         with_payload: query.with_payload,
+        with_vectors: query.with_vectors,
         threads: asked.served.threads.max(1),
         ..SearchOptions::default()
     };
@@ -316,25 +334,27 @@ pub(super) fn query(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
         found.hits.iter().flatten().filter_map(|hit| hit.payload.as_ref()).map(Vec::len).sum();
     // As they were read, and as a part of the reply.
     reserve(asked, 2 * payloads, "payloads")?;
-    let vectors = match query.with_vectors {
-        true => collection.vectors_of(&found, query.vector_name.as_deref()).map_err(rejection)?,
-        false => Vec::new(),
-    };
     let vector = |bytes| Vector { bytes, dtype: spec.dtype, form: query.form };
-    let mut left = &vectors[..];
     let answers = found.hits.iter().map(|hits| {
-        let (own, rest) = left.split_at(hits.len().min(left.len()));
-        left = rest;
         let payloads = hits.iter().map(|hit| hit.payload.as_deref().map(PayloadJson));
+        let vectors = hits.iter().filter_map(|hit| hit.vector.as_deref().map(vector));
         Results {
-            ids: hits.iter().map(|hit| IdJson(&hit.id)).collect(),
+            ids: hits.iter().map(|hit| &hit.id).collect(),
             distances: hits.iter().map(|hit| hit.distance).collect(),
-            vectors: query.with_vectors.then(|| own.iter().map(|own| own.as_deref().map(vector)).collect()),
+            vectors: query.with_vectors.then(|| vectors.collect()),
             payloads: query.with_payload.then(|| payloads.collect()),
         }
     });
     let answers = answers.collect();
     ok(&QueryReply { seq: found.seq, latency_us, answers, unindexed: texts(&found.unindexed) })
+}
+
+/// A filter, once the collection has the indexes that it asks for.
+fn checked<'a>(
+    filter: Option<&'a PointFilter>,
+    collection: &Collection,
+) -> Result<Option<&'a Arc<Predicate>>, Rejection> {
+    filter.map(|filter| filter.checked(collection)).transpose().map_err(rejection)
 }
 
 /// Bytes of the vectors of a point in a reply.

@@ -3,22 +3,10 @@
 use std::fmt;
 
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 use stratann_node::rows::ExternalId;
 
 use crate::request::{quoting, shortened};
-
-/// An id as JSON has it.
-pub(super) struct IdJson<'a>(pub(super) &'a ExternalId);
-
-impl Serialize for IdJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            ExternalId::Number(number) => serializer.serialize_u64(*number),
-            other => serializer.collect_str(other),
-        }
-    }
-}
 
 /// Reads a list of ids. Numbers are exact up to 2^64 - 1.
 ///
@@ -67,8 +55,7 @@ mod tests {
         let ids = from_json(text).unwrap();
         assert_eq!(ids[1], ExternalId::Number(9_007_199_254_740_993));
         assert!(ids[3] == ExternalId::Text("7".into()) && matches!(ids[5], ExternalId::Uuid(_)));
-        let back: Vec<IdJson<'_>> = ids.iter().map(IdJson).collect();
-        assert_eq!(serde_json::to_string(&back).unwrap(), text);
+        assert_eq!(serde_json::to_string(&ids).unwrap(), text);
     }
 
     #[test]

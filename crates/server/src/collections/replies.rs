@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use half::f16;
 use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
 use stratann_engine::DType;
-use stratann_node::collections::{Facts, IndexFacts, JobFacts, MemoryLimits, Point, Spec, Specs};
+use stratann_node::collections::{
+    Facts, IndexFacts, JobFacts, MemoryLimits, PayloadJson, Point, Spec, Specs, VectorJson,
+};
+use stratann_node::rows::ExternalId;
 use stratann_params::IndexKind;
 use stratann_payload::Schema;
 
 use super::body::VectorForm;
-use super::ids::IdJson;
 
 /// What vectors are.
 #[derive(Serialize)]
@@ -217,11 +217,12 @@ pub(super) struct DroppedReply<'a> {
 
 /// Points that are written.
 #[derive(Serialize)]
-pub(super) struct UpsertReply {
+pub(super) struct UpsertReply<'a> {
     pub(super) seq: u64,
     pub(super) new: u64,
     pub(super) replaced: u64,
     pub(super) repeated: u64,
+    pub(super) skipped: Vec<&'a ExternalId>,
 }
 
 /// Points whose vectors changed.
@@ -286,7 +287,7 @@ pub(super) struct GetReply<'a> {
 /// A point.
 #[derive(Serialize)]
 pub(super) struct PointReply<'a> {
-    pub(super) id: IdJson<'a>,
+    pub(super) id: &'a ExternalId,
     pub(super) seq: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vector: Option<Vector<'a>>,
@@ -301,8 +302,7 @@ impl<'a> PointReply<'a> {
     /// The point with its vectors, or without.
     pub(super) fn of(point: &'a Point, specs: &'a Specs, form: Option<VectorForm>) -> PointReply<'a> {
         let payload = point.payload.as_deref().map(PayloadJson);
-        let mut reply =
-            PointReply { id: IdJson(&point.id), seq: point.seq, vector: None, vectors: None, payload };
+        let mut reply = PointReply { id: &point.id, seq: point.seq, vector: None, vectors: None, payload };
         let Some(form) = form else { return reply };
         let each = specs.iter().zip(&point.vectors).filter_map(|(own, bytes)| {
             let vector = Vector { bytes: bytes.as_deref()?, dtype: own.spec.dtype, form };
@@ -322,10 +322,18 @@ impl<'a> PointReply<'a> {
 pub(super) struct ScrollReply<'a> {
     pub(super) seq: u64,
     pub(super) points: Vec<PointReply<'a>>,
-    /// The id behind which the next page begins; null at the end.
-    pub(super) next: Option<IdJson<'a>>,
+    /// Where the next page begins; null at the end.
+    pub(super) next: Option<Next<'a>>,
     /// Conditions of the filter for which payloads were read.
     pub(super) unindexed: Vec<String>,
+}
+
+/// Where a page begins: behind an id, or a place in the order of a field.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Next<'a> {
+    Id(&'a ExternalId),
+    Place(&'a str),
 }
 
 /// The answers to the queries of a request, all of one state of the collection.
@@ -341,24 +349,14 @@ pub(super) struct QueryReply<'a> {
 /// The nearest points of a query, nearest first.
 #[derive(Serialize)]
 pub(super) struct Results<'a> {
-    pub(super) ids: Vec<IdJson<'a>>,
+    pub(super) ids: Vec<&'a ExternalId>,
     pub(super) distances: Vec<f32>,
-    /// Null for a point that was changed or deleted since the search.
+    /// As the search saw them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) vectors: Option<Vec<Option<Vector<'a>>>>,
+    pub(super) vectors: Option<Vec<Vector<'a>>>,
     /// As the search saw them; null for a point without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) payloads: Option<Vec<Option<PayloadJson<'a>>>>,
-}
-
-/// A payload, which is JSON.
-pub(super) struct PayloadJson<'a>(pub(super) &'a [u8]);
-
-impl Serialize for PayloadJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let json: &RawValue = serde_json::from_slice(self.0).map_err(serde::ser::Error::custom)?;
-        json.serialize(serializer)
-    }
 }
 
 /// Components of a vector.
@@ -373,16 +371,6 @@ impl Serialize for Vector<'_> {
         if self.form == VectorForm::Base64 {
             return serializer.collect_str(&Base64Display::new(self.bytes, &BASE64));
         }
-        match self.dtype {
-            DType::F32 => {
-                serializer.collect_seq(self.bytes.as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)))
-            }
-            DType::F16 => {
-                let halves = self.bytes.as_chunks::<2>().0.iter().map(|c| f16::from_le_bytes(*c).to_f32());
-                serializer.collect_seq(halves)
-            }
-            DType::U8 => serializer.collect_seq(self.bytes),
-            DType::I8 => serializer.collect_seq(self.bytes.iter().map(|&byte| byte as i8)),
-        }
+        VectorJson { bytes: self.bytes, dtype: self.dtype }.serialize(serializer)
     }
 }

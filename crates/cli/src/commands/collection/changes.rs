@@ -74,6 +74,12 @@ pub(super) struct Upsert {
     /// Payloads: a JSON object, or null, on a line for each vector
     #[arg(long, value_name = "FILE")]
     payload: Option<PathBuf>,
+    /// Write only points of ids that have none
+    #[arg(long)]
+    if_absent: bool,
+    /// Leave points as they are that a change behind this number wrote
+    #[arg(long, value_name = "SEQ", conflicts_with = "if_absent")]
+    if_unchanged_since: Option<u64>,
     #[command(flatten)]
     table: Parameters<UpsertRows>,
 }
@@ -86,6 +92,7 @@ Examples:
   stratann collection upsert --data photos.data photos new.fbin --payload fields.jsonl
   stratann collection upsert --data shop.data shop --vectors title=titles.fbin --vectors image=images.u8bin
   stratann collection upsert --data shop.data shop --vectors title=titles.fbin --update
+  stratann collection upsert --data photos.data photos new.fbin --if-absent
 
 Ids in a text file: digits alone are a number, a UUID in its usual form is a UUID, anything else is a string of up to
 255 bytes. Of rows with one id the last one counts. A payload replaces that of an earlier point of its id; without
@@ -125,6 +132,8 @@ struct UpsertDocument {
     new: u64,
     replaced: u64,
     repeated: u64,
+    /// Ids whose point was left as it was.
+    skipped: Vec<ExternalId>,
     seq: u64,
     seconds: f64,
 }
@@ -208,6 +217,11 @@ impl Files {
 /// Runs `stratann collection upsert`.
 pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
     let settings: UpsertSettings = args.table.given.read();
+    let condition = match args.if_unchanged_since {
+        Some(seq) => Condition::IfNotNewer(seq),
+        None if args.if_absent => Condition::IfAbsent,
+        None => Condition::Always,
+    };
     let printer = ProgressPrinter::new(output);
     // Held to the end: it writes points into segments meanwhile.
     let node = opened(&args.table, &printer)?;
@@ -244,12 +258,12 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
         }
         let own = payloads.as_mut().map_or(Ok(Vec::new()), |own| own.read(batch))?;
         let own: Vec<Option<&[u8]>> = own.iter().map(Option::as_deref).collect();
-        let done =
-            patiently(&printer, &collection, |to| to.upsert_named(&ids, &given, &own, Condition::Always))?;
+        let done = patiently(&printer, &collection, |to| to.upsert_named(&ids, &given, &own, condition))?;
         document.seq = done.seq;
         document.new += done.new;
         document.replaced += done.replaced;
         document.repeated += done.repeated;
+        document.skipped.extend(done.skipped);
         Ok(())
     })?;
     printer.finish();
@@ -259,7 +273,11 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
 }
 
 fn upsert_text(document: &UpsertDocument) -> String {
-    let UpsertDocument { name, new, replaced, repeated, seq, seconds, .. } = document;
+    let UpsertDocument { name, new, replaced, repeated, skipped, seq, seconds, .. } = document;
+    let skipped = match skipped.len() {
+        0 => String::new(),
+        skipped => format!("; {} points were left as they were", count(skipped as u64)),
+    };
     let repeated = match repeated {
         0 => String::new(),
         repeated => {
@@ -270,7 +288,7 @@ fn upsert_text(document: &UpsertDocument) -> String {
         }
     };
     format!(
-        "{name}: {} new points, {} replaced, in {}{repeated}; change {}\n",
+        "{name}: {} new points, {} replaced, in {}{repeated}{skipped}; change {}\n",
         count(*new),
         count(*replaced),
         duration(*seconds),
@@ -346,6 +364,7 @@ fn delete_matching(args: &Delete, filter: &Arc<Predicate>, output: Output) -> Re
     let printer = ProgressPrinter::new(output);
     let node = opened(&args.table, &printer)?;
     let collection = node.collection(&args.name).map_err(plain)?;
+    args.filter.check(Some(filter), &collection)?;
     let started = Instant::now();
     let done = patiently(&printer, &collection, |from| from.delete_matching(filter))?;
     printer.finish();

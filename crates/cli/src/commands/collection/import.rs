@@ -330,9 +330,9 @@ impl Importer<'_> {
         let done = write(condition)?;
         document.new += done.new;
         document.replaced += done.replaced;
-        document.repeated += done.repeated + done.skipped;
+        document.repeated += done.repeated + done.skipped.len() as u64;
         document.seq = document.seq.max(done.seq);
-        if done.skipped > 0 {
+        if !done.skipped.is_empty() {
             // The later row counts.
             document.seq = write(Condition::Always)?.seq;
         }

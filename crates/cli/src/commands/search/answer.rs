@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use stratann_node::collections::Hit;
+use stratann_node::collections::{Hit, PayloadJson};
+use stratann_node::rows::ExternalId;
 use stratann_payload::{Path, Payload};
 use stratann_storage::Result;
 use stratann_storage::error::quoted;
 
 use super::result_file::Extras;
-use crate::points::{IdJson, PayloadJson};
 
 /// A field of payloads that is shown beside each result.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ fn text_of(value: &Value) -> String {
 #[derive(Serialize)]
 pub(super) struct Answer<'a> {
     query: usize,
-    ids: Vec<IdJson<'a>>,
+    ids: Vec<&'a ExternalId>,
     distances: Vec<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     texts: Option<Vec<Option<String>>>,
@@ -56,7 +56,7 @@ impl<'a> Answer<'a> {
         let payloads = || hits.iter().map(|hit| hit.payload.as_deref().map(PayloadJson)).collect();
         Answer {
             query,
-            ids: hits.iter().map(|hit| IdJson(&hit.id)).collect(),
+            ids: hits.iter().map(|hit| &hit.id).collect(),
             distances: hits.iter().map(|hit| hit.distance).collect(),
             texts: extras.text.map(|field| hits.iter().map(|hit| field.of(hit)).collect()),
             payloads: extras.payloads.then(payloads),
@@ -82,13 +82,13 @@ pub(super) fn shown_text(query: usize, hits: &[Hit], shown_max: usize, field: Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stratann_node::rows::ExternalId;
 
     fn hit(payload: Option<&str>) -> Hit {
         Hit {
             id: ExternalId::Number(7),
             distance: 0.5,
             payload: payload.map(|json| json.as_bytes().to_vec()),
+            vector: None,
         }
     }
 

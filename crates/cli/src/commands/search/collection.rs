@@ -81,6 +81,7 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
     let ram_budget = args.table.given.read::<OpenSettings>().ram_budget;
     let node = data_folder::open(data, ram_budget, &printer)?;
     let collection = node.collection(name).map_err(plain)?;
+    args.points.filter.check(filter.as_ref(), &collection)?;
     let vector_name = args.points.vector_name.as_deref();
     let spec = *collection.specs().find(vector_name).map_err(plain)?.1;
     let queries = Queries::of_collection(queries_path, wanted(&spec), output)?;

@@ -71,32 +71,32 @@ pub(crate) fn scan_work(base: &Base) -> (u64, &'static str) {
     (base.manifest.blocks.count.into(), "blocks")
 }
 
-/// The vector of a node that block `number` holds.
+/// The external id and the vector of a node that block `number` holds.
 ///
 /// # Errors
 /// A disk that fails, a damaged block.
-pub(crate) fn vector(base: &Base, number: u32, node: u32) -> Result<Vec<u8>> {
-    vector_at(base, number, extent(base, number).offset, node)
+pub(crate) fn member(base: &Base, number: u32, node: u32) -> Result<(u64, Vec<u8>)> {
+    member_at(base, number, extent(base, number).offset, node)
 }
 
-/// As [`vector`], where the block has another place in the file: a server has some blocks alone.
+/// As [`member`], where the block has another place in the file: a server has some blocks alone.
 ///
 /// # Errors
-/// As [`vector`].
-pub(crate) fn vector_at(base: &Base, number: u32, offset: u64, node: u32) -> Result<Vec<u8>> {
+/// As [`member`].
+pub(crate) fn member_at(base: &Base, number: u32, offset: u64, node: u32) -> Result<(u64, Vec<u8>)> {
     let buffer = read_at(base, offset, base.block.block_bytes)?;
     let block = open(base, number, buffer.bytes())?;
     let slot = node.wrapping_sub(block.first_id()) as usize;
     if slot >= block.count() {
         return Err(damaged(base, number));
     }
-    Ok(block.vector(slot).to_vec())
+    Ok((block.external_id(slot), block.vector(slot).to_vec()))
 }
 
 /// Shows every node to `see`, block by block.
 ///
 /// # Errors
-/// As [`vector`]; an interruption.
+/// As [`member`]; an interruption.
 pub(crate) fn for_each_member(base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
     for_each_run(base, progress, &mut |blocks| {
         let members: Vec<Member<'_>> = blocks.iter().flat_map(members).collect();
@@ -145,7 +145,7 @@ pub(crate) fn load_rows(
 /// otherwise they are read and kept there. Returns how many were read.
 ///
 /// # Errors
-/// As [`vector`].
+/// As [`member`].
 pub(crate) fn for_each_of(
     base: &Base,
     cache: Option<&ExtentCache>,

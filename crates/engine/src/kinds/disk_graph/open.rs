@@ -147,8 +147,8 @@ impl GraphTables {
 }
 
 impl Members for GraphTables {
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        blocks::vector(base, self.block_of(id), id)
+    fn member(&self, base: &Base, id: u32) -> Result<(u64, Vec<u8>)> {
+        blocks::member(base, self.block_of(id), id)
     }
 }
 

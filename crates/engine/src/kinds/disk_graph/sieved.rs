@@ -49,15 +49,17 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
     let prices = Some(costs.prices());
     let exact = SievePlan { way: SieveWay::Exact, params: exact_params(query.usual), more_bytes: 0, prices };
     let other = costs.codes.min(costs.search);
-    if (costs.exact <= other && !query.is_measured)
-        || query.usual.kind.disk_graph().is_none_or(|own| own.scan)
-    {
+    let is_exact =
+        query.only.map_or(costs.exact <= other && !query.is_measured, |way| way == SieveWay::Exact);
+    if is_exact || query.usual.kind.disk_graph().is_none_or(|own| own.scan) {
         return exact;
     }
     let k = query.usual.k;
     let list = query.sieve.count().min(k * 4 + CANDIDATES).clamp(k, MAX_SEARCH_LIST);
     let sieving = Sieving { slack: query.slack(), list, ..Sieving::default() };
-    let is_scan = costs.codes <= costs.search && !query.is_measured;
+    let is_scan =
+        query.only.map_or(costs.codes <= costs.search && !query.is_measured, |way| way == SieveWay::Codes)
+            && costs.codes.is_finite();
     let way = if is_scan { SieveWay::Codes } else { SieveWay::Search };
     let mut plan = SievePlan { way, params: query.usual, more_bytes: 0, prices };
     if let KindParams::DiskGraph(own) = &mut plan.params.kind {
@@ -72,7 +74,8 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
                     (f64::from(own.search_list) * query.times).max(list_min(k, query.times, is_completed));
                 own.search_list = list.ceil().min(MAX_SEARCH_LIST.into()) as u32;
                 let sieving = Sieving { seeds, seed_list, ..sieving };
-                if query.is_measured { sieving } else { costs.give_way(sieving) }
+                let is_kept = query.is_measured || query.only.is_some();
+                if is_kept { sieving } else { costs.give_way(sieving) }
             }
         };
     }

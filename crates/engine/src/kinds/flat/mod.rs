@@ -64,8 +64,8 @@ impl SearchParams for flat::Params {
 }
 
 impl Members for Flat {
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        blocks::vector(base, view(base).block_of(id), id)
+    fn member(&self, base: &Base, id: u32) -> Result<(u64, Vec<u8>)> {
+        blocks::member(base, view(base).block_of(id), id)
     }
 }
 

@@ -143,8 +143,8 @@ impl GpuIndex {
 }
 
 impl Members for GpuIndex {
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        blocks::vector(base, self.map.block_of(id), id)
+    fn member(&self, base: &Base, id: u32) -> Result<(u64, Vec<u8>)> {
+        blocks::member(base, self.map.block_of(id), id)
     }
 }
 
@@ -181,7 +181,8 @@ impl OpenKind for GpuIndex {
         let lists = SievedLists::new(query, own.nprobe, lists).beside_codes(query);
         plan.prices = Some(lists.prices_of_codes());
         // Of so few rows each would be a candidate, and be read.
-        if own.exact || query.sieve.count() <= own.candidates {
+        let is_exact = query.only.map_or(query.sieve.count() <= own.candidates, |way| way == SieveWay::Exact);
+        if own.exact || is_exact {
             own.exact = true;
             return Some(plan);
         }

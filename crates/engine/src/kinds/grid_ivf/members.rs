@@ -15,14 +15,14 @@ const RUN: usize = 1024;
 
 impl Members for GridIndex {
     // One that is stored rotated, or as a unit vector, is turned back, and differs by rounding.
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+    fn member(&self, base: &Base, id: u32) -> Result<(u64, Vec<u8>)> {
         let view = self.view();
         let list = view.first.partition_point(|&first| first <= id).saturating_sub(1) as u32;
         let member = id.saturating_sub(view.first[list as usize]) as usize;
         let found = view.list(list).filter(|list| member < list.members());
         let found = found
             .ok_or_else(|| Error::bad_input(format!("vector {id} is not in {}", base.folder.display())))?;
-        Ok(Turner::new(base, self).vector(&found, member))
+        Ok((found.external_id(member), Turner::new(base, self).vector(&found, member)))
     }
 
     fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {

@@ -19,12 +19,12 @@ use crate::kinds::questions::Members;
 const RUN_BYTES: usize = 1 << 20;
 
 impl Members for ListIndex {
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        let mut vector = Vec::new();
+    fn member(&self, base: &Base, id: u32) -> Result<(u64, Vec<u8>)> {
+        let mut found = (0, Vec::new());
         show(base, &self.tables, id..id + 1, &mut |members| {
-            members.iter().for_each(|m| vector.extend_from_slice(m.vector))
+            members.iter().for_each(|m| found = (m.external_id, m.vector.to_vec()));
         })?;
-        Ok(vector)
+        Ok(found)
     }
 
     fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
@@ -47,7 +47,7 @@ impl ListIndex {
     /// Shows the members with these numbers to `see`, in order. Returns the reads and the pages that it took.
     ///
     /// # Errors
-    /// As [`Members::vector`].
+    /// As [`Members::member`].
     pub(crate) fn for_each_in(
         &self,
         base: &Base,

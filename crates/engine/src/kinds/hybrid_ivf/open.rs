@@ -182,6 +182,7 @@ impl OpenKind for ListIndex {
             prices: None,
         };
         let KindParams::HybridIvf(own) = &mut plan.params.kind else { return None };
+        own.exact |= query.only == Some(SieveWay::Exact);
         if !own.exact {
             own.bound_slack = own.bound_slack.max(query.slack());
         }

@@ -8,16 +8,24 @@ use crate::kinds::blocks;
 
 /// Answers about the vectors of an open index. Those of blocks of whole vectors are here already.
 pub(crate) trait Members {
-    /// Returns the vector of one member, read past any search.
+    /// Returns the external id and the vector of one member, read past any search.
     ///
     /// # Errors
     /// A disk that fails, a damaged file.
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>>;
+    fn member(&self, base: &Base, id: u32) -> Result<(u64, Vec<u8>)>;
+
+    /// Returns the vector of one member.
+    ///
+    /// # Errors
+    /// As [`Members::member`].
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        Ok(self.member(base, id)?.1)
+    }
 
     /// Shows every member to `see`, in the order of the file, some at a time.
     ///
     /// # Errors
-    /// As [`Members::vector`]; an interruption.
+    /// As [`Members::member`]; an interruption.
     fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
         blocks::for_each_member(base, progress, see)
     }

@@ -27,7 +27,7 @@ pub(crate) fn read(base: &Base, view: &View<'_>, cluster: u32, out: &mut Vec<u8>
 }
 
 impl Members for RemoteIndex {
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+    fn member(&self, base: &Base, id: u32) -> Result<(u64, Vec<u8>)> {
         let view = self.view();
         let cluster = self.first.partition_point(|&first| first <= id).saturating_sub(1);
         let mut bytes = Vec::new();
@@ -35,7 +35,10 @@ impl Members for RemoteIndex {
         read(base, &view, cluster as u32, &mut bytes)?;
         let found = SubHnsw::open(view.layout, &bytes).ok_or_else(missing)?;
         let member = id - self.first[cluster];
-        if member < found.members() { Ok(found.vector(member).to_vec()) } else { Err(missing()) }
+        if member >= found.members() {
+            return Err(missing());
+        }
+        Ok((found.external_id(member), found.vector(member).to_vec()))
     }
 
     fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {

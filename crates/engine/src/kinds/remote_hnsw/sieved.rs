@@ -29,7 +29,8 @@ pub(super) fn plan(index: &RemoteIndex, query: &SievedQuery<'_>) -> Option<Sieve
     let clusters =
         lists().map(|rows| (u64::from(query.sieve.count_in(rows.clone())), u64::from(rows.end - rows.start)));
     let visited = SievedLists::new(query, own.nprobe, lists());
-    let plan = plan_of(index, &query.usual, visited.nprobe(), is_scan_cheap(index, own, clusters));
+    let is_cheap = query.only == Some(SieveWay::Exact) || is_scan_cheap(index, own, clusters);
+    let plan = plan_of(index, &query.usual, visited.nprobe(), is_cheap);
     Some(SievePlan { prices: Some(visited.prices_of_exact()), ..plan })
 }
 

@@ -112,6 +112,21 @@ impl State {
         all.filter(move |(id, ..)| after.is_none_or(|after| *id > after))
     }
 
+    /// Points in memory that have a payload, which is compact JSON, with their places, in no order.
+    pub(crate) fn payloads(&self) -> impl Iterator<Item = (&ExternalId, At, &[u8])> {
+        self.behind(None).filter_map(|(id, at, block)| Some((id, at, &**block.payload(at.row as usize)?)))
+    }
+
+    /// Whether a point in memory matches.
+    pub(crate) fn is_match(&self, at: At, matches: &mut Matches) -> bool {
+        self.block(at).is_some_and(|own| matches.has(at, &own.block))
+    }
+
+    /// The point of a place.
+    pub(crate) fn point_at(&self, at: At) -> Option<Point> {
+        self.point(at)
+    }
+
     /// Points in memory that match.
     pub(crate) fn count_matching(&self, matches: &mut Matches) -> u64 {
         self.behind(None).filter(|(_, at, block)| matches.has(*at, block)).count() as u64

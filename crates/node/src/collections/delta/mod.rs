@@ -35,7 +35,7 @@ use groups::{coarse_bytes, coarse_of};
 pub(super) use matching::Matches;
 pub(super) use sample::{Asked, sample};
 pub use search::{DeltaStats, Hit};
-pub(super) use search::{Searching, Wanted};
+pub(super) use search::{InMemory, Searching, Wanted};
 pub(super) use state::At;
 pub(super) use state::{SegmentState, State};
 

@@ -26,6 +26,14 @@ pub struct Hit {
     pub distance: f32,
     /// Its payload as compact JSON, if payloads were asked for; `None` for a point without.
     pub payload: Option<Vec<u8>>,
+    /// Its vector as it was given, if vectors were asked for.
+    pub vector: Option<Vec<u8>>,
+}
+
+/// Content of a point in memory that a search found.
+pub(crate) struct InMemory<'a> {
+    pub(crate) payload: Option<Arc<[u8]>>,
+    pub(crate) vector: &'a [u8],
 }
 
 /// What searches of points in memory did, summed over queries.
@@ -67,6 +75,7 @@ pub(crate) struct Searching {
 struct Name<'a> {
     id: &'a ExternalId,
     payload: Option<&'a Arc<[u8]>>,
+    vector: &'a [u8],
 }
 
 impl PartialEq for Name<'_> {
@@ -90,7 +99,7 @@ impl PartialOrd for Name<'_> {
 }
 
 /// The nearest rows so far.
-pub(super) struct Nearest<'a> {
+pub(super) struct Nearest<'a, 'm> {
     state: &'a State,
     /// The name of the vectors.
     name: usize,
@@ -98,19 +107,19 @@ pub(super) struct Nearest<'a> {
     /// A row that is no result.
     pub(super) skip: Option<At>,
     /// The rows that may be results; `None` for all.
-    matches: Option<&'a mut Matches>,
+    matches: Option<&'m mut Matches>,
     best: KSmallest<Name<'a>>,
     distances: u64,
     buffer: Vec<f32>,
 }
 
-impl<'a> Nearest<'a> {
+impl<'a> Nearest<'a, '_> {
     pub(super) fn of(
         state: &'a State,
         VectorsOf { name, spec }: VectorsOf<'_>,
         query: &[u8],
         (k, bound): (usize, f32),
-    ) -> Nearest<'a> {
+    ) -> Self {
         let mut exact = Exact::default();
         exact.set(spec.metric, spec.dtype, spec.dim, query);
         let best = KSmallest::new(k, bound);
@@ -119,8 +128,9 @@ impl<'a> Nearest<'a> {
 
     /// Keeps a row where it is a result. Returns whether it was kept.
     fn offer(&mut self, distance: f32, (at, block): (At, &'a Block), list: u32) -> bool {
-        let Some(id) = block.id(at.row as usize) else { return false };
-        let name = Name { id, payload: block.payload(at.row as usize) };
+        let row = at.row as usize;
+        let (Some(id), Some(vector)) = (block.id(row), block.vector(self.name, row)) else { return false };
+        let name = Name { id, payload: block.payload(row), vector };
         let matches = &mut self.matches;
         // A payload is read only of a row that would be a result.
         let may_return = || matches.as_mut().is_none_or(|matches| matches.has(at, block));
@@ -147,17 +157,18 @@ impl<'a> Nearest<'a> {
         self.best.into_sorted().iter().map(|found| (found.distance, found.list)).collect()
     }
 
-    fn into_hits(self) -> Vec<(Hit, Option<Arc<[u8]>>)> {
+    fn into_hits(self) -> Vec<(Hit, InMemory<'a>)> {
         let sorted = self.best.into_sorted().into_iter();
-        let hit = |found: Candidate<Name<'_>>| {
-            let hit = Hit { id: found.name.id.clone(), distance: found.distance, payload: None };
-            (hit, found.name.payload.cloned())
+        let hit = |found: Candidate<Name<'a>>| {
+            let Name { id, payload, vector } = found.name;
+            let hit = Hit { id: id.clone(), distance: found.distance, payload: None, vector: None };
+            (hit, InMemory { payload: payload.cloned(), vector })
         };
         sorted.map(hit).collect()
     }
 }
 
-impl Points for Nearest<'_> {
+impl Points for Nearest<'_, '_> {
     fn limit(&self) -> f32 {
         self.best.limit()
     }
@@ -190,14 +201,14 @@ impl State {
     }
 
     /// The nearest points of a query that are in memory, nearest first; all where there are fewer than are wanted. The
-    /// payload of each is beside it.
+    /// content of each is beside it.
     pub(crate) fn nearest_points(
         &self,
         of: VectorsOf<'_>,
         query: &[u8],
         wanted: &Wanted,
         searching: &mut Searching,
-    ) -> Vec<(Hit, Option<Arc<[u8]>>)> {
+    ) -> Vec<(Hit, InMemory<'_>)> {
         let mut nearest = Nearest::of(self, of, query, (wanted.k, wanted.bound));
         let Searching { query: buffers, stats, matches } = searching;
         nearest.matches = matches.as_mut();

@@ -284,7 +284,7 @@ impl<'a> Resolved<'a> {
     /// The reply to its caller.
     fn reply(&self, outcome: &Outcome) -> Result<Done> {
         match outcome {
-            Outcome::Durable(_) => Ok(self.done),
+            Outcome::Durable(_) => Ok(self.done.clone()),
             Outcome::NotWritten(e) => Err(e.clone().into()),
             Outcome::NoRoom(e) => Err(Error::disk_full(e)),
             Outcome::Unknown { error, .. } => Err(Error::unknown(self.seq, "the change", error)),
@@ -360,6 +360,8 @@ impl<'a> Resolver<'a> {
             self.check_room(of.written, (self.manifest.tail_points - of.in_tail, of.bytes))?;
         }
         let seq = self.count(&of, work.is_delete());
+        let skipped =
+            work.ids.iter().zip(&is_written).filter(|(_, is_written)| !**is_written).map(|(id, _)| id);
         let done = match work.is_delete() {
             true => {
                 Done::Deleted(Deleted { seq, deleted: of.known, unknown: work.ids.len() as u64 - of.known })
@@ -369,7 +371,7 @@ impl<'a> Resolver<'a> {
                 new: of.written - of.known,
                 replaced: of.known,
                 repeated: work.repeated,
-                skipped: work.ids.len() as u64 - of.written,
+                skipped: skipped.cloned().collect(),
             }),
         };
         for (at, id) in work.ids.iter().enumerate().filter(|(at, _)| is_written[*at]) {
