@@ -69,7 +69,7 @@ pub(super) struct Upsert {
     #[arg(long, value_name = "NAME=FILE")]
     vectors: Vec<String>,
     /// Change only these vectors of points that are there; the others and payloads stay
-    #[arg(long, conflicts_with = "payload")]
+    #[arg(long, conflicts_with_all = ["payload", "if_absent", "if_unchanged_since"])]
     update: bool,
     /// Payloads: a JSON object, or null, on a line for each vector
     #[arg(long, value_name = "FILE")]
