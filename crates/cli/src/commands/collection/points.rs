@@ -95,8 +95,8 @@ Examples:
   stratann collection scroll --data photos.data photos --where \"price < 50\" --after 7
   stratann collection scroll --data photos.data photos --order-by price --descending --limit 10
 
-Numbers come first, then UUIDs, then strings. With --order-by points without a value in the field are left out; those with
-equal values are in the order of their ids.";
+Numbers come first, then UUIDs, then strings. With --order-by points without a value in the field are left out; those
+with equal values are in the order of their ids.";
 
 /// Count points: all, or those that match a filter
 #[derive(clap::Args)]
