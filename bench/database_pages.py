@@ -1,11 +1,11 @@
 """What is printed of the benchmark of databases, and the book's block, from stored results."""
+from pathlib import Path
+
 import database_figures as figures
 import report
 from database_rows import UNFILTERED
 from filter_pages import number
 from markdown import table, wrapped
-
-from pathlib import Path
 
 BOOK = Path(__file__).resolve().parent.parent / "docs" / "book"
 PAGE = BOOK / "databases-measured.md"
@@ -41,13 +41,13 @@ def write_rows(document):
         load, ready = entry["load"], entry["ready"]
         rows.append([name, number(figures.written_per_second(entry)),
                      number(load["batch_us"]["p50"] / 1000), number(load["batch_us"]["p99"] / 1000),
-                     number(load["cpu_seconds"]), number(ready["seconds"]), number(ready["cpu_seconds"]),
+                     number(load["cpu_seconds"]), number(load["flush_seconds"]), number(ready["seconds"]), number(ready["cpu_seconds"]),
                      number(figures.ready_per_second(entry)),
                      number(figures.ready_per_second(entry, "cpu_seconds"))])
     return rows
 
 
-WRITE_HEAD = ("points/s", "a batch: p50, ms", "p99, ms", "CPU s", "until ready: s more", "CPU s more",
+WRITE_HEAD = ("points/s", "a batch: p50, ms", "p99, ms", "CPU s", "flush(), s", "until ready: s more", "CPU s more",
               "points/s until ready", "points/s of a core until ready")
 
 
@@ -68,7 +68,7 @@ def size_rows(document):
 
 
 SIZE_HEAD = ("first answer after opening, ms", "RAM before, MB", "opened", "searching", "at the end of loading",
-             "disk, MB", "changed", "compacted", "of it logs")
+             "disk, MB", "changed", "compacted", "of it logs and reserves")
 
 
 def change_rows(document):

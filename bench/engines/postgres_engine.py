@@ -245,7 +245,7 @@ class Postgres(Engine):
             total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
         return total
 
-    def log_folders(self):
+    def log_paths(self):
         return [self.data / "pg_wal"]
 
 

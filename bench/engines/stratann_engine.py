@@ -57,6 +57,10 @@ class StratAnn(Engine):
         return self.collection.search(self.typed(queries), k=self.job["k"], recall=setting["recall"],
                                       filter=self.matching(only)).ids
 
+    def log_paths(self):
+        """The log of the newest points, and what is kept free for a full disk."""
+        return [self.folder / "reserve", *(self.folder / "db").glob("*.jnl")]
+
 
 if __name__ == "__main__":
     serve(StratAnn)

@@ -37,6 +37,8 @@ class Engine:
 
     # What has survived when a write has returned.
     promise = ""
+    # Of the time of writes, what calls took that only make them durable; None where a write is durable, or cannot be.
+    flush_seconds = None
 
     def __init__(self, job):
         self.job = job
@@ -95,15 +97,15 @@ class Engine:
     def rss_bytes(self):
         return status_bytes("VmRSS")
 
-    def log_folders(self):
-        """Folders of write-ahead logs, below that of the database."""
+    def log_paths(self):
+        """Files and folders of logs and reserves, below the folder of the database."""
         return []
 
 
-def disk_bytes(folder):
-    """Bytes that files of a folder take on disk: holes of sparse files do not count."""
+def disk_bytes(place):
+    """Bytes that a file, or the files of a folder, take on disk: holes of sparse files do not count."""
     total = 0
-    for path in Path(folder).rglob("*"):
+    for path in [Path(place), *Path(place).rglob("*")]:
         try:
             total += path.stat().st_blocks * BLOCK_BYTES if path.is_file() else 0
         except FileNotFoundError:        # removed meanwhile
@@ -153,16 +155,15 @@ class Session:
     def changes(self, ids, content, change):
         """Time of changes in batches, each of which has returned before the next one begins."""
         batches, each = [], self.job["batch_rows"]
-        cpu, seconds = self.engine.cpu_seconds(), 0.0
+        cpu = self.engine.cpu_seconds()
         for first in range(0, len(ids), each):
             some, of = ids[first:first + each], content[first:first + each]
             given = change(some, of)
             start = time.perf_counter()
             given()
             batches.append(time.perf_counter() - start)
-        seconds = sum(batches)
-        return {"rows": len(ids), "seconds": seconds, "cpu_seconds": self.engine.cpu_seconds() - cpu,
-                "batch_us": percentiles(np.array(batches) * 1e6) if batches else None}
+        return {"rows": len(ids), "seconds": sum(batches), "cpu_seconds": self.engine.cpu_seconds() - cpu,
+                "flush_seconds": self.engine.flush_seconds, "batch_us": percentiles(np.array(batches) * 1e6)}
 
     def load(self):
         everything = np.arange(self.rows.n)
@@ -205,7 +206,7 @@ class Session:
         return watch.record()
 
     def measure(self):
-        logs = sum(disk_bytes(folder) for folder in self.engine.log_folders())
+        logs = sum(disk_bytes(path) for path in self.engine.log_paths())
         return {"rss_bytes": self.engine.rss_bytes(), "baseline_rss_bytes": self.baseline,
                 "disk_bytes": disk_bytes(self.engine.folder), "log_bytes": logs}
 
