@@ -77,9 +77,10 @@ def measures(document, target):
             name = "no filter" if task == UNFILTERED else f"{facts['percent']:g} %"
             found.append((f"{said}, {name}", True,
                           lambda entry, task=task, mode=mode: speed(entry, task, target, mode)))
-    return found + [("memory while searching", False, used_bytes), ("time to open", False, lambda e: e["open"]["seconds"]),
-                    ("disk", False, lambda e: e["loaded"]["disk_bytes"]),
-                    ("disk after the changes", False, lambda e: e["compacted"]["disk_bytes"])]
+    return [*found, ("memory while searching", False, used_bytes),
+            ("time to open", False, lambda entry: entry["open"]["seconds"]),
+            ("disk", False, lambda entry: entry["loaded"]["disk_bytes"]),
+            ("disk after the changes", False, lambda entry: entry["compacted"]["disk_bytes"])]
 
 
 def ratios(document, target):

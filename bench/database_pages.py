@@ -41,7 +41,8 @@ def write_rows(document):
         load, ready = entry["load"], entry["ready"]
         rows.append([name, number(figures.written_per_second(entry)),
                      number(load["batch_us"]["p50"] / 1000), number(load["batch_us"]["p99"] / 1000),
-                     number(load["cpu_seconds"]), number(load["flush_seconds"]), number(ready["seconds"]), number(ready["cpu_seconds"]),
+                     number(load["cpu_seconds"]), number(load["flush_seconds"]),
+                     number(ready["seconds"]), number(ready["cpu_seconds"]),
                      number(figures.ready_per_second(entry)),
                      number(figures.ready_per_second(entry, "cpu_seconds"))])
     return rows
@@ -59,11 +60,11 @@ def size_rows(document):
     rows = []
     for name, entry in document["contenders"].items():
         opened, loaded = entry["opened"], entry["loaded"]
+        later = [megabytes(entry[key]["disk_bytes"]) if key in entry else NONE for key in ("changed", "compacted")]
         rows.append([name, number(1000 * entry["open"]["seconds"]), megabytes(opened["baseline_rss_bytes"]),
                      megabytes(opened["rss_bytes"]), megabytes(entry["searching_rss_bytes"]),
                      megabytes(loaded["rss_bytes"]), megabytes(loaded["disk_bytes"]),
-                     *(megabytes(entry[key]["disk_bytes"]) if key in entry else NONE for key in ("changed", "compacted")),
-                     megabytes(entry.get("compacted", loaded)["log_bytes"])])
+                     *later, megabytes(entry.get("compacted", loaded)["log_bytes"])])
     return rows
 
 
@@ -158,8 +159,8 @@ def conditions(document):
         f"**{data['name']}**: {data['n']:,} x {data['dim']} {data['dtype']}, {data['metric']}, k = {document['k']}, "
         f"{data['queries']} queries; measured {document['date']} with StratANN {document['stratann']}, {peers}; "
         f"{machine['cpu']} ({isa}), {machine['cores']} cores, of which other programs took {machine['other_cores']} "
-        f"meanwhile; rounds: {document['rounds']}. Queries per second of a core at recalls of {recalls}, or, where they "
-        "are not reached, in brackets the best recall and how many queries had too few results.")
+        f"meanwhile; rounds: {document['rounds']}. Queries per second of a core at recalls of {recalls}, or, where they"
+        " are not reached, in brackets the best recall and how many queries had too few results.")
 
 
 def options(documents):

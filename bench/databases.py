@@ -21,7 +21,7 @@ BENCH = Path(__file__).resolve().parent
 VENV_PYTHON = BENCH / ".venv" / "bin" / "python"
 
 try:
-    import numpy  # noqa: F401
+    import numpy
 except ImportError:
     if Path(sys.executable) != VENV_PYTHON and VENV_PYTHON.exists():
         os.execv(VENV_PYTHON, [str(VENV_PYTHON), *sys.argv])

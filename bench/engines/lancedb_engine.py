@@ -3,8 +3,9 @@ import os
 from datetime import timedelta
 from importlib.metadata import version
 
-from engines.worker import HNSW_BUILD_LIST, HNSW_M, Engine, serve
 from peers.faiss_peer import chunk_count, list_count
+
+from engines.worker import HNSW_BUILD_LIST, HNSW_M, Engine, serve
 
 TABLE = "rows"
 METRICS = {"l2": "l2", "cosine": "cosine", "ip": "dot"}

@@ -23,7 +23,8 @@ class Milvus(Engine):
         return version("milvus-lite")
 
     def details(self):
-        return {"M": HNSW_M, "efConstruction": HNSW_BUILD_LIST, "ready": "flush(), close(), which waits for its indexes, and opened again",
+        return {"M": HNSW_M, "efConstruction": HNSW_BUILD_LIST,
+                "ready": "flush(), close(), which waits for its indexes, and opened again",
                 "compact": "the same: it merges segments by itself", "filters": "INVERTED indexes", "effort": "ef"}
 
     def connect(self):

@@ -1,16 +1,18 @@
-"""PostgreSQL with pgvector: a server of its own on a socket in its folder, ended by `close`."""
+"""PostgreSQL with pgvector: a server of its own on a socket, ended by `close`."""
 import ctypes
 import os
 import pwd
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from engines.worker import HNSW_BUILD_LIST, HNSW_M, Engine, serve
 from peers.worker import cpu_seconds
+
+from engines.worker import HNSW_BUILD_LIST, HNSW_M, Engine, serve
 
 TABLE = "rows"
 CLASSES = {"l2": ("vector_l2_ops", "<->"), "cosine": ("vector_cosine_ops", "<=>"), "ip": ("vector_ip_ops", "<#>")}
@@ -71,7 +73,7 @@ class Postgres(Engine):
         self.api, self.register, self.fields = psycopg, pgvector.psycopg.register_vector, list(FIELDS)
         self.programs, self.user = programs(), unprivileged()
         self.data = self.folder / "data"
-        self.server = self.connection = None
+        self.server = self.connection = self.socket = None
         self.ops, self.operator = CLASSES[job["metric"]]
         self.columns = ["id", "vector", *self.fields, "price", "title"]
 
@@ -84,7 +86,8 @@ class Postgres(Engine):
 
     def details(self):
         return SETTINGS | {"m": HNSW_M, "ef_construction": HNSW_BUILD_LIST, "vector": "inline (STORAGE PLAIN)",
-                           "write": "binary COPY, a transaction for each batch", "ready": "CREATE INDEX, VACUUM ANALYZE",
+                           "write": "binary COPY, a transaction for each batch",
+                           "ready": "CREATE INDEX, VACUUM ANALYZE",
                            "compact": "REINDEX of the graph, VACUUM ANALYZE", "filters": "B-tree indexes",
                            "scan": "iterative, relaxed_order, max_scan_tuples all rows", "effort": "hnsw.ef_search"}
 
@@ -98,9 +101,12 @@ class Postgres(Engine):
         return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if self.user else {}
 
     def start_server(self):
+        # The path of a socket has to be short.
+        self.socket = Path(tempfile.mkdtemp(prefix="bench-"))
+        self.give(self.socket)
         words = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
         self.server = subprocess.Popen(
-            [self.programs / "postgres", "-D", self.data, "-k", self.folder, "-c", "listen_addresses=", *words],
+            [self.programs / "postgres", "-D", self.data, "-k", self.socket, "-c", "listen_addresses=", *words],
             stdin=subprocess.DEVNULL, stdout=2, stderr=2, cwd=self.folder, preexec_fn=end_with_parent,
             **self.as_user())
         self.wait_until_ready()
@@ -118,7 +124,7 @@ class Postgres(Engine):
 
     def connect(self):
         name = self.user.pw_name if self.user else pwd.getpwuid(os.geteuid()).pw_name
-        self.connection = self.api.connect(host=str(self.folder), user=name, dbname="postgres", autocommit=True)
+        self.connection = self.api.connect(host=str(self.socket), user=name, dbname="postgres", autocommit=True)
         if self.connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone():
             self.prepare()
 
@@ -129,9 +135,11 @@ class Postgres(Engine):
 
     def create(self):
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.user:
-            shutil.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
-        self.folder.chmod(0o700)
+        self.give(self.folder)
+        closed = next((str(p) for p in self.folder.parents if not p.stat().st_mode & 1), None)
+        if self.user and closed:
+            raise PermissionError(f"its server runs as {self.user.pw_name}, who cannot reach files in {closed}; name "
+                                  "another folder with --out")
         self.program("initdb", "-D", self.data, "-A", "trust", "--locale=C.UTF-8", "--encoding=UTF8")
         self.start_server()
         run = self.connection.execute
@@ -187,6 +195,13 @@ class Postgres(Engine):
             self.program("pg_ctl", "stop", "-D", self.data, "-m", "fast", "-w", "-t", ANSWER_SECONDS)
             self.server.wait(ANSWER_SECONDS)
             self.server = None
+            shutil.rmtree(self.socket, ignore_errors=True)
+
+    def give(self, folder):
+        """Makes a folder that of the server's user."""
+        if self.user:
+            shutil.chown(folder, self.user.pw_uid, self.user.pw_gid)
+        folder.chmod(0o700)
 
     def use(self, setting):
         # Plans that were made for another effort are of no use.

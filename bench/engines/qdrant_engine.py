@@ -9,7 +9,8 @@ FULL_SCAN_KIB, INDEXING_KIB = 10_000, 1_000
 
 
 class Qdrant(Engine):
-    promise = "each batch survives a power failure after flush(), which is called after each; its log alone is not flushed"
+    promise = ("each batch survives a power failure when flush(), which is called after each, has returned; its log is "
+               "not flushed before")
     flush_seconds = 0.0
 
     def __init__(self, job):

@@ -12,7 +12,7 @@ class StratAnn(Engine):
         from database_rows import FIELDS
         super().__init__(job)
         self.api, self.client, self.collection = stratann, None, None
-        self.schema = {field: "keyword" for field in FIELDS}
+        self.schema = dict.fromkeys(FIELDS, "keyword")
 
     def version(self):
         return self.api.__version__
