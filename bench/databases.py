@@ -47,7 +47,7 @@ def arguments(argv):
     add("--metric", choices=["l2", "ip", "cosine"], default="l2")
     add("--k", type=int, default=10)
     add("--rows", type=int, help="the first so many vectors (default: all)")
-    add("--query-count", type=int, default=200, help="the first so many queries (%(default)s)")
+    add("--query-count", type=int, default=100, help="the first so many queries (%(default)s)")
     add("--recalls", default="0.9,0.95,0.99", help="recalls@k at which speeds are compared (%(default)s)")
     add("--engines", default="all", help="all, or names (a family such as lancedb counts)")
     add("--filters", default="all", help="names of filters, such as none,of_10 (%(default)s)")
