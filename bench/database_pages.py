@@ -3,7 +3,7 @@ from pathlib import Path
 
 import database_figures as figures
 import report
-from database_rows import UNFILTERED
+from database_rows import LATER, UNFILTERED
 from filter_pages import number
 from markdown import table, wrapped
 
@@ -91,8 +91,7 @@ def change_rows(document):
 
 
 def later_tasks(document):
-    """No filter and a tenth of the rows, where they were asked."""
-    return [task for task in (UNFILTERED, "of_10") if task in document["tasks"]]
+    return [task for task in LATER if task in document["tasks"]]
 
 
 def middle_recall(document):

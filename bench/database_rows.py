@@ -14,6 +14,8 @@ import vectors
 # Field: number of its values, each of which as many rows have.
 FIELDS = {"of_2": 2, "of_10": 10, "of_100": 100, "of_1000": 1000}
 UNFILTERED = "none"
+# What is asked once more after changes.
+LATER = (UNFILTERED, "of_10")
 # Queries ask for these values of a field in turn, so that no database answers from what it kept of one filter.
 VALUES_ASKED = 8
 WORDS = ("amber basalt cedar delta ember fjord garnet harbour indigo jasper kelp lagoon maple nectar olive pebble "

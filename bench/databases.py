@@ -126,7 +126,7 @@ def hold(args, contenders, rows, queries, skipped):
             say(f"filter {i + 1} of {len(args.filters)}: {name}, {tasks[name].matches:,} rows")
             run.search(tasks[name])
         run.change()
-        for name in args.filters:
+        for name in [name for name in args.filters if name in database_rows.LATER]:
             run.search_later(later[name])
     finally:
         run.close()

@@ -199,7 +199,7 @@ def check_run(results, name):
     assert not results["skipped"] and entry["version"] and entry["promise"]
     for task in results["tasks"]:
         assert figures.best(entry, task)["recall"] >= 0.9, task
-        assert figures.best({"tasks": entry["later"]}, task)["recall"] >= 0.9, task
+        assert task not in database_rows.LATER or figures.best({"tasks": entry["later"]}, task)["recall"] >= 0.9, task
     assert figures.speed(entry, "none", 0.9) and figures.speed(entry, "of_10", 0.9, "batch")
     assert entry["load"]["rows"] == results["data"]["n"] and entry["churn"]["deleted"]["rows"] > 0
     assert entry["open"]["seconds"] > 0 and entry["compacted"]["disk_bytes"] > 0
