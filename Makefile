@@ -32,7 +32,7 @@ BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 TESTS_OF_PYTHON := $(BOOK) $(PYTEST) python/tests
 
-.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-filters bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote test-rows bench-rows bench-collections bench-payloads nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-filters bench-databases bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote test-rows bench-rows bench-collections bench-payloads nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -126,6 +126,11 @@ bench-recall: build ## Recall asked for and reached, and its cost: make bench-re
 
 bench-filters: build $(VENV)/.tools ## Filtered search beside peers: make bench-filters DATA=folder BENCH_FLAGS='--metric cosine --store'
 	$(VENV_PYTHON) bench/filters.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
+
+# Twelve minutes or so for 100,000 rows; ROWS= takes fewer. Without BASE= the rows are those of sample/.
+bench-databases: $(VENV)/.tools ## Collections beside databases: make bench-databases BASE=base.u8bin QUERIES=query.u8bin ROWS=20000
+	cargo build --release --locked --lib --package stratann-python
+	$(VENV_PYTHON) bench/databases.py --data $(if $(BASE),$(BASE) --queries $(QUERIES),sample --metric cosine) $(if $(ROWS),--rows $(ROWS)) $(BENCH_FLAGS)
 
 bench-grid: build ## A grid-ivf beside faiss: make bench-grid BASE=vectors QUERIES=queries GRID_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/grid.py $(BASE) $(QUERIES) $(GRID_FLAGS)

@@ -52,6 +52,9 @@ def build_once(folder, name, stamp, reuse, make):
 class PeerProcess:
     """One peer; its build and its searches are separate worker processes."""
 
+    # Where its module is, and commands that may take long.
+    PACKAGE, SLOW = "peers", ("build",)
+
     def __init__(self, spec, job, folder, log_path):
         self.spec, self.name, self.storage, self.settings = spec, spec.name, spec.storage, spec.settings
         self.job = job | spec.options
@@ -63,11 +66,15 @@ class PeerProcess:
         own = BENCH / self.spec.venv / "bin" / "python"
         return str(own) if own.exists() else sys.executable
 
+    def packages(self):
+        """Further folders of Python packages."""
+        return []
+
     def start(self, threads):
-        env = os.environ | {"PYTHONPATH": str(BENCH)}
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [BENCH, *self.packages()]))}
         env |= {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         with open(self.log_path, "a") as log:
-            self.process = subprocess.Popen([self.interpreter(), "-m", f"peers.{self.spec.module}"], cwd=BENCH,
+            self.process = subprocess.Popen([self.interpreter(), "-m", f"{self.PACKAGE}.{self.spec.module}"], cwd=BENCH,
                                             env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                                             text=True)
 
@@ -75,7 +82,7 @@ class PeerProcess:
         log = f"logs/{self.log_path.name}"
         try:
             print(json.dumps({"command": command} | fields), file=self.process.stdin, flush=True)
-            if command != "build" and not select.select([self.process.stdout], [], [], ANSWER_SECONDS)[0]:
+            if command not in self.SLOW and not select.select([self.process.stdout], [], [], ANSWER_SECONDS)[0]:
                 self.process.kill()
                 raise Skip(f"'{command}' took more than {ANSWER_SECONDS} s; see {log}")
             line = self.process.stdout.readline()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write what the book and the README say of peers, from the results that `compare.py --store` and `filters.py --store`
-left in bench/results.
+"""Write what the book and the README say of peers, from the results that `compare.py`, `filters.py` and `databases.py`
+left in bench/results with `--store`.
 
     bench/pages.py             # rewrite the marked blocks, and the plots beside the book
     bench/pages.py --check     # change nothing; exit code 1 where a block differs
@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+import database_pages
 import filter_pages
 import plots
 import report
@@ -22,7 +23,7 @@ from markdown import table, wrapped
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs" / "book"
 PAGES = {"in-memory": BOOK / "measurements.md", "disk": ROOT / "README.md", "speed": ROOT / "README.md",
-         "filters": filter_pages.PAGE}
+         "filters": filter_pages.PAGE, "databases": database_pages.PAGE}
 END = "<!-- /bench -->"
 OWN = roster.TWINS[0]
 OWN_FROM_DISK = "stratann-from-disk"
@@ -277,10 +278,10 @@ def with_block(text, name, block, path):
     return f"{before}{start}\n{block}\n{END}{after}"
 
 
-def pages(sessions, filtered):
+def pages(sessions, filtered, databases):
     """{path: (text as it is, text as it should be)} of every page with a block."""
     blocks = {"in-memory": in_memory(sessions), "disk": disk(sessions), "speed": speed(sessions),
-              "filters": filter_pages.block(filtered)}
+              "filters": filter_pages.block(filtered), "databases": database_pages.block(databases)}
     out = {}
     for name, path in PAGES.items():
         is_now, should_be = out[path] if path in out else [path.read_text()] * 2
@@ -293,8 +294,9 @@ def main(argv=None):
     parser.add_argument("--check", action="store_true", help="change nothing; fail where a page differs")
     args = parser.parse_args(argv)
     sessions, filtered = stored.read(), stored.read(prefix=stored.FILTERS_PREFIX)
+    databases = stored.read(prefix=stored.DATABASES_PREFIX)
     try:
-        written = pages(sessions, filtered)
+        written = pages(sessions, filtered, databases)
     except PageError as e:
         print(f"pages.py: {e}", file=sys.stderr)
         return 1
@@ -307,6 +309,7 @@ def main(argv=None):
         path.write_text(written[path][1])
     drawn = [plots.draw_svg(alone(group), plot_of(name)) for name, group in groups(sessions).items()]
     drawn += [plots.draw_filters(document, filter_pages.plot_of(document)) for document in filtered.values()]
+    drawn += [plots.draw_databases(document, database_pages.plot_of(document)) for document in databases.values()]
     print("written:", *stale, *drawn, sep="\n  ")
     return 0
 

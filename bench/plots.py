@@ -123,3 +123,27 @@ def draw_filters(document, path):
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(document)})
         plt.close(figure)
     return shortened(path)
+
+
+def draw_databases(document, path):
+    """Recall against QPS, one query at a time, a panel for each filter; equal results give an equal file."""
+    plt, tasks = pyplot(), document["tasks"]
+    look = {"svg.hashsalt": "stratann", "svg.fonttype": "none", "font.size": 8, "path.simplify": True}
+    with plt.rc_context(look):
+        figure, panels = plt.subplots(1, len(tasks), figsize=(3 * len(tasks), 4.6), sharey=True, squeeze=False,
+                                      layout="constrained")
+        palette = plt.get_cmap("tab10").colors
+        for axes, (task, facts) in zip(panels[0], tasks.items(), strict=True):
+            for i, (name, entry) in enumerate(document["contenders"].items()):
+                points = [p | {"qps": 1e6 / p["cpu_us"]} for p in entry["tasks"].get(task, {}).get("curve", [])]
+                line = front(points) if points else ((), ())
+                axes.plot(*line, marker=".", markersize=4, label=name, color=palette[i % len(palette)], **style(name))
+            title = "no filter" if facts["percent"] == 100 else f"{facts['percent']:g} % of the rows"
+            axes.set(xlabel=f"recall@{document['k']}", yscale="log", xlim=(RECALL_MIN, 1.003), title=title)
+            axes.grid(True, alpha=0.3, linewidth=0.4)
+        panels[0][0].set_ylabel("queries per second of a core, one at a time")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(document)})
+        plt.close(figure)
+    return shortened(path)

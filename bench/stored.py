@@ -6,7 +6,7 @@ from pathlib import Path
 import report
 
 FOLDER = Path(__file__).resolve().parent / "results"
-PREFIX, FILTERS_PREFIX = "compare-", "filters-"
+PREFIX, FILTERS_PREFIX, DATABASES_PREFIX = "compare-", "filters-", "databases-"
 DIGITS = 5
 KEPT = ("date", "stratann", "machine", "isa_asked", "threads", "rounds", "k", "target", "data", "noise", "disk")
 
@@ -98,6 +98,31 @@ def write_filters(path, results, folders):
         lists += tasks.values()
         document["contenders"][name] = entry | {"build": build, "tasks": tasks}
     return write_lines(path, document, lists, folders)
+
+
+def databases_name_of(results):
+    """Name of the results of databases: the set, and instructions left out."""
+    isa = results["isa_asked"]
+    return f"{DATABASES_PREFIX}{results['data']['name']}" + (f"-{isa}" if isa else "")
+
+
+def write_databases(path, results, folders):
+    """Store the results of databases, a line for each setting. Returns the path."""
+    document = results | {"contenders": {}, "skipped": dict(results["skipped"])}
+    lists = []
+    for name, entry in results["contenders"].items():
+        kept = deeply_rounded(entry)
+        for phase in ("tasks", "later"):
+            lists += [points for found in kept.get(phase, {}).values() for points in found.values()]
+        document["contenders"][name] = kept
+    return write_lines(path, document, lists, folders)
+
+
+def deeply_rounded(value):
+    """A copy whose numbers are rounded."""
+    if isinstance(value, dict):
+        return {key: deeply_rounded(inner) for key, inner in value.items()}
+    return [deeply_rounded(inner) for inner in value] if isinstance(value, list) else rounded(value)
 
 
 def read(folder=FOLDER, prefix=PREFIX):

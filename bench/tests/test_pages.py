@@ -1,6 +1,7 @@
 """What the book and the README say of peers is what the program writes from stored results, and nothing else."""
 import json
 
+import database_pages
 import filter_pages
 import pages
 import plots
@@ -30,8 +31,8 @@ def session(distribution="in", threads=1, hnsw=100.0):
 
 
 def test_the_pages_are_as_the_program_writes_them():
-    filtered = stored.read(prefix=stored.FILTERS_PREFIX)
-    for path, (is_now, should_be) in pages.pages(stored.read(), filtered).items():
+    others = [stored.read(prefix=prefix) for prefix in (stored.FILTERS_PREFIX, stored.DATABASES_PREFIX)]
+    for path, (is_now, should_be) in pages.pages(stored.read(), *others).items():
         assert is_now == should_be, f"{path}: run make bench-report; its blocks are not written by hand"
 
 
@@ -39,13 +40,15 @@ def test_the_plots_are_of_the_stored_results():
     for name, group in pages.groups(stored.read()).items():
         text = pages.plot_of(name).read_text()
         assert plots.digest(pages.alone(group)) in text, f"{name}: run make bench-report"
-    for name, document in stored.read(prefix=stored.FILTERS_PREFIX).items():
-        text = filter_pages.plot_of(document).read_text()
-        assert plots.digest(document) in text, f"{name}: run make bench-report"
+    for prefix, plot_of in ((stored.FILTERS_PREFIX, filter_pages.plot_of),
+                            (stored.DATABASES_PREFIX, database_pages.plot_of)):
+        for name, document in stored.read(prefix=prefix).items():
+            assert plots.digest(document) in plot_of(document).read_text(), f"{name}: run make bench-report"
 
 
 def test_stored_results_name_no_folder_of_the_machine_that_measured():
-    for name, document in (stored.read() | stored.read(prefix=stored.FILTERS_PREFIX)).items():
+    for name, document in (stored.read() | stored.read(prefix=stored.FILTERS_PREFIX)
+                           | stored.read(prefix=stored.DATABASES_PREFIX)).items():
         text = json.dumps(document)
         assert "/home" not in text and "/work" not in text and "/tmp" not in text, name
         assert document["machine"]["cpu"] and document["date"] and document["stratann"], name
