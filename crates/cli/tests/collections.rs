@@ -434,7 +434,11 @@ fn vectors_have_names() {
         ("create", &["x", "--vectors", "a"], "there is no ="),
         ("upsert", &["n", arg(&some)], "have names"),
         ("upsert", &["n", "--vectors", "titel=x.fbin"], "unknown vector name \"titel\""),
-        ("upsert", &["n", "--vectors", &title, "--vectors", &format!("image={}", arg(&some))], "image"),
+        (
+            "upsert",
+            &["n", "--vectors", &title, "--vectors", &format!("image={}", arg(&some))],
+            "has 8 dimensions",
+        ),
         ("upsert", &["n"], "no vectors are given"),
         ("export", &["n", "-o", "x.parquet"], "export them as .jsonl"),
         ("import", &["n", arg(&lines)], "upsert --vectors"),
