@@ -87,6 +87,8 @@ pub(crate) fn plain(ids: Vec<PyId>) -> Vec<ExternalId> {
 type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyAny>, Option<Vec<u8>>);
 /// Vectors of a new collection: name, dimensions, and metric, type and kind. One alone has an empty name.
 type PySpec = (String, usize, (String, String, String));
+/// Vectors of a collection: name, dimensions, metric, type and kind.
+type PyDescribed = (String, usize, &'static str, &'static str, &'static str);
 /// Vectors of a name: the name, bytes of those that are there, and which points have one.
 type PyVectors<'py> = (String, PyReadonlyArray1<'py, u8>, Option<Vec<bool>>);
 /// Sequence number, ids of each query, all distances one after another, payloads as JSON and vectors of all results
@@ -279,11 +281,7 @@ impl DataFolder {
 
     /// Returns name, dimensions, metric, element type and kind of the vectors of a collection. One without a name has
     /// an empty one.
-    fn describe(
-        &self,
-        py: Python<'_>,
-        name: &str,
-    ) -> PyResult<Vec<(String, usize, &'static str, &'static str, &'static str)>> {
+    fn describe(&self, py: Python<'_>, name: &str) -> PyResult<Vec<PyDescribed>> {
         let specs = self.call_collection(py, name, |collection| Ok(collection.specs().clone()))?;
         let of = |own: &collections::NamedSpec| {
             let (spec, kind) = (own.spec, own.spec.kind.map_or("auto", IndexKind::name));
@@ -425,19 +423,18 @@ impl DataFolder {
         crate::json(py, &self.call_collection(py, name, Collection::schema)?)
     }
 
-    /// Returns the nearest points of each query. `how` has the results of a query, the recall and the threads; `with_`
-    /// says whether payloads and vectors are returned.
+    /// Returns the nearest points of each query. `how` has the results of a query, the recall, the threads and the name
+    /// of the vectors; `with_` says whether payloads and vectors are returned.
     fn search<'py>(
         &self,
         py: Python<'py>,
         name: &str,
         queries: PyReadonlyArray1<'py, u8>,
-        how: (usize, f64, usize),
+        how: (usize, f64, usize, Option<String>),
         filter: Option<PyFilter>,
         with_: (bool, bool),
-        vector_name: Option<String>,
     ) -> PyResult<PyHits<'py>> {
-        let (queries, (k, recall, threads)) = (queries.as_slice()?, how);
+        let (queries, (k, recall, threads, vector_name)) = (queries.as_slice()?, how);
         let (with_payload, with_vectors) = with_;
         let mut found = self.call_collection(py, name, |collection| {
             let options = SearchOptions {

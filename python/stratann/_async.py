@@ -113,27 +113,44 @@ class AsyncCollection:
 
     @property
     def dim(self) -> int:
-        """Components of a vector."""
+        """Components of a vector, where vectors have no names.
+
+        Raises:
+            InputError: vectors have names.
+        """
         return self._collection.dim
 
     @property
     def metric(self) -> str:
-        """``"l2"``, ``"ip"`` or ``"cosine"``."""
+        """``"l2"``, ``"ip"`` or ``"cosine"``, where vectors have no names.
+
+        Raises:
+            InputError: vectors have names.
+        """
         return self._collection.metric
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a component."""
+        """Type of a component, where vectors have no names.
+
+        Raises:
+            InputError: vectors have names.
+        """
         return self._collection.dtype
 
     @property
     def kind(self) -> str:
-        """Kind of index of its larger parts, or ``"auto"``."""
+        """Kind of index of its larger parts, or ``"auto"``, where vectors have no names.
+
+        Raises:
+            InputError: vectors have names.
+        """
         return self._collection.kind
 
     @property
     def vectors(self) -> dict[str, VectorSpec]:
-        """What the vectors of each name are. Without names there is one, of the name ``""``."""
+        """What the vectors of each name are: ``dim``, ``metric``, ``dtype`` and ``kind``. Without names there is one,
+        of the name ``""``."""
         return self._collection.vectors
 
     upsert = _later(Collection.upsert)

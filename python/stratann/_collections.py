@@ -278,9 +278,9 @@ class Collection:
         first = 0
         while first < len(rows):
             some = as_bytes(rows[first : first + each])
-            how = (count, 0.95 if share is None else share, self._threads)
+            how = (count, 0.95 if share is None else share, self._threads, vector_name)
             try:
-                parts.append(self._folder.search(self._name, some, how, matching, wanted, vector_name))
+                parts.append(self._folder.search(self._name, some, how, matching, wanted))
             except ReplyTooLongError:
                 # A server has a limit of the memory of an answer.
                 if each == 1:

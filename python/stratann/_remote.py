@@ -202,15 +202,14 @@ class RemoteFolder:
         self,
         name: str,
         queries: NDArray[np.uint8],
-        how: tuple[int, float, int],
+        how: tuple[int, float, int, str | None],
         filter: _Filter | None,
         with_: tuple[bool, bool],
-        vector_name: str | None,
     ) -> tuple[Any, ...]:
         with_payload, with_vectors = with_
         fields = {"vectors": _encoded(queries), "k": _json(how[0]), "recall": _json(how[1]), **_filter(filter)}
-        if vector_name is not None:
-            fields["vector_name"] = _json(vector_name)
+        if how[3] is not None:
+            fields["vector_name"] = _json(how[3])
         if with_payload:
             fields["with_payload"] = b"true"
         if with_vectors:

@@ -134,10 +134,9 @@ class DataFolder:
         self,
         name: str,
         queries: NDArray[np.uint8],
-        how: tuple[int, float, int],
+        how: tuple[int, float, int, str | None],
         filter: _Filter | None,
         with_: tuple[bool, bool],
-        vector_name: str | None,
     ) -> _Hits: ...
     def get(self, name: str, ids: list[_Id]) -> list[_Point | None]: ...
     def count(self, name: str, filter: _Filter | None, exact: bool) -> tuple[list[int], list[str]]: ...

@@ -419,7 +419,7 @@ fn vectors_have_names() {
     let got = place.json(&["get"], &["n", "--id", "1,400", "--with-vectors"]);
     assert!(got["points"][0]["vectors"].get("image").is_none(), "{got}");
     assert_eq!(got["points"][1]["vectors"]["image"], value!([0]), "{got}");
-    let info = place.json(&["info"], &["n"]);
+    let info = place.json(&["compact"], &["n"]);
     let [segment] = &info["segments"].as_array().unwrap()[..] else { panic!("{info}") };
     assert_eq!(segment["indexes"][0]["vector_name"], "image", "{info}");
     let lines = place.vectors.path("n.jsonl");
@@ -434,7 +434,11 @@ fn vectors_have_names() {
         ("create", &["x", "--vectors", "a"], "there is no ="),
         ("upsert", &["n", arg(&some)], "have names"),
         ("upsert", &["n", "--vectors", "titel=x.fbin"], "unknown vector name \"titel\""),
-        ("upsert", &["n", "--vectors", &title, "--vectors", &format!("image={}", arg(&some))], "image"),
+        (
+            "upsert",
+            &["n", "--vectors", &title, "--vectors", &format!("image={}", arg(&some))],
+            "has 8 dimensions",
+        ),
         ("upsert", &["n"], "no vectors are given"),
         ("export", &["n", "-o", "x.parquet"], "export them as .jsonl"),
         ("import", &["n", arg(&lines)], "upsert --vectors"),

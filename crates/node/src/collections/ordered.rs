@@ -76,7 +76,7 @@ impl Collection {
         let page = || {
             let order = self.order(by)?;
             let after = after.map(|text| order.place(text)).transpose()?;
-            let filtered = filter.map(|filter| self.filtered(&state, filter)).transpose()?;
+            let filtered = filter.map(|filter| self.filtered(&state, filter, None)).transpose()?;
             let (segments, mut matches, unindexed) = match filtered {
                 Some(own) => (own.segments, Some(own.matches), own.unindexed),
                 None => (state.segments.clone(), None, Default::default()),

@@ -163,7 +163,19 @@ impl World {
             }
             Err(e) => panic!("{e}"),
         };
-        let Some(seq) = seq else { return };
+        if let Some(seq) = seq {
+            self.note(seq, (what, is_update), (&ids, &columns), json);
+        }
+    }
+
+    /// Makes a change of the model.
+    fn note(
+        &mut self,
+        seq: u64,
+        (what, is_update): (u64, bool),
+        (ids, columns): (&[ExternalId], &[Vectors]),
+        json: Option<Vec<u8>>,
+    ) {
         self.seq = self.seq.max(seq);
         for (at, id) in ids.iter().enumerate() {
             let vectors: Vectors = columns.iter().map(|own| own[at].clone()).collect();

@@ -13,7 +13,7 @@ use stratann_payload::index::{Evaluated, RowFacts};
 use stratann_payload::{IdValue, Predicate, Schema};
 use stratann_storage::data_file::open_file;
 use stratann_storage::durable::sync_folder;
-use stratann_storage::{ErrorKind, Progress, Quiet, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
 
 use super::content::Content;
 use super::ids::{IdTable, Place};
@@ -257,7 +257,10 @@ impl Segment {
     /// # Errors
     /// `Corrupt` and `Io`.
     pub(crate) fn id_of_row(&self, row: u32) -> Result<(ExternalId, Place)> {
-        let (id, place) = self.id(self.index.id_of(row)?)?;
+        // Without names, rows are those of the index; else they are in the order of ids.
+        let unnamed = self.indexes.first().and_then(Option::as_ref).filter(|own| own.places.is_none());
+        let ordinal = unnamed.map_or(Ok(u64::from(row)), |own| own.index.id_of(row))?;
+        let (id, place) = self.id(ordinal)?;
         match place.row == row {
             true => Ok((id, place)),
             false => Err(damaged(&self.folder, "its index and its ids name different rows")),

@@ -82,13 +82,11 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
     let node = data_folder::open(data, ram_budget, &printer)?;
     let collection = node.collection(name).map_err(plain)?;
     args.points.filter.check(filter.as_ref(), &collection)?;
-    let vector_name = args.points.vector_name.as_deref();
-    let spec = *collection.specs().find(vector_name).map_err(plain)?.1;
-    let queries = Queries::of_collection(queries_path, wanted(&spec), output)?;
+    let (_, spec) = collection.specs().find(args.points.vector_name.as_deref()).map_err(plain)?;
+    let queries = Queries::of_collection(queries_path, wanted(spec), output)?;
     let (points, seq) = (collection.count().map_err(plain)?, collection.seq().map_err(plain)?);
     let with_payload = extras.payloads || extras.text.is_some();
-    let own = |given| SearchOptions { vector_name: vector_name.map(String::from), ..options(given) };
-    let option = |given| SearchOptions { filter: filter.clone(), with_payload, ..own(given) };
+    let option = |given| SearchOptions { filter: filter.clone(), with_payload, ..options(args, given) };
     let settings: Vec<SearchOptions> = runs.iter().map(option).collect();
     let k = settings.first().map_or(0, |options| options.k);
     if k as u64 > points {
@@ -146,7 +144,7 @@ fn result_path(args: &Args, queries: &Path) -> Result<Option<ResultPath>> {
     Ok(Some(to))
 }
 
-fn options(given: &Given) -> SearchOptions {
+fn options(args: &Args, given: &Given) -> SearchOptions {
     let settings: SearchSettings = given.read();
     let usual = SearchOptions::default();
     SearchOptions {
@@ -154,6 +152,7 @@ fn options(given: &Given) -> SearchOptions {
         recall: settings.recall.unwrap_or(usual.recall),
         threads: settings.threads.unwrap_or_else(all_cores),
         each_part_alone: settings.parts == PartsName::Each,
+        vector_name: args.points.vector_name.clone(),
         ..usual
     }
 }

@@ -12,12 +12,16 @@ use crate::collections::error::{Kind, Result};
 use crate::collections::spec::{NamedSpec, VectorsOf};
 use crate::segments::{Curves, Making, Segment, SegmentEntry, VectorsMaking, folder_of};
 
+/// Kind of an index, `None` to choose, and the curves that it may take over.
+pub(super) type KindAndCurves = (Option<IndexKind>, Option<Curves>);
+
 impl Slot {
+    /// How a segment is made; `how` says it of each name.
     pub(super) fn making(
         &self,
         shared: &Shared,
         (number, level): (u64, u8),
-        how: &dyn Fn(VectorsOf<'_>) -> (Option<IndexKind>, Option<Curves>),
+        how: &dyn Fn(VectorsOf<'_>) -> KindAndCurves,
     ) -> Result<Making> {
         let of = |(own, named): (VectorsOf<'_>, &NamedSpec)| {
             let (kind, curves) = how(own);

@@ -67,7 +67,7 @@ impl Specs {
         specs.check().map(|()| specs)
     }
 
-    pub(in crate::collections) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.0.is_empty() {
             return Err(Error::bad_input("there is no name of vectors; give one or more"));
         }
@@ -205,7 +205,7 @@ impl Specs {
         Ok(())
     }
 
-    pub(in crate::collections) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         if let ([one], false) = (&self.0[..], self.has_names()) {
             return one.spec.encode();
         }
@@ -219,7 +219,7 @@ impl Specs {
         bytes
     }
 
-    pub(in crate::collections) fn decode(bytes: &[u8]) -> Option<Specs> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Specs> {
         let Some((&[VERSION, count], mut rest)) = bytes.split_first_chunk::<2>() else {
             return Spec::decode(bytes).map(Specs::from);
         };
