@@ -211,6 +211,7 @@ fn planner_is_near_the_cheapest_way(rows: usize) {
 }
 
 #[test]
+#[ignore = "some minutes; make test-rows"]
 fn the_planner_is_near_the_cheapest_way() {
     planner_is_near_the_cheapest_way(8_000);
 }
