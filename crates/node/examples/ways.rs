@@ -1,5 +1,10 @@
-//! What the planner's way to the points of a filter costs beside every other way, by exact counters.
+//! What the planner's way to the points of a filter costs beside every other way, by exact counters: `make bench-ways`.
+//!
+//! ways [ROWS]
+#![allow(clippy::print_stdout, reason = "a program that reports")]
 
+#[path = "../tests/common/mod.rs"]
+#[allow(dead_code, reason = "tests use the rest")]
 mod common;
 
 use std::sync::Arc;
@@ -210,14 +215,7 @@ fn planner_is_near_the_cheapest_way(rows: usize) {
     assert!(f64::from(well) >= 0.9 * f64::from(cells), "{well} of {cells}");
 }
 
-#[test]
-#[ignore = "some minutes; make test-rows"]
-fn the_planner_is_near_the_cheapest_way() {
-    planner_is_near_the_cheapest_way(8_000);
-}
-
-#[test]
-#[ignore = "some minutes; make test-rows"]
-fn the_planner_is_near_the_cheapest_way_among_many_rows() {
-    planner_is_near_the_cheapest_way(60_000);
+fn main() {
+    let given = std::env::args().nth(1);
+    planner_is_near_the_cheapest_way(given.map_or(8_000, |rows| rows.parse().expect("a number of rows")));
 }
