@@ -128,10 +128,10 @@ fn measured(
     let found = points.search_with(&bytes, options).ok()?;
     let (mut hits, mut wanted) = (0, 0);
     for (own, truth) in found.hits.iter().zip(truth) {
-        // A search that never gives way may end before it has met enough rows.
-        assert!(options.way.is_some() || own.len() == truth.len(), "{} of {}", own.len(), truth.len());
+        // What is not found is missed.
         let last = truth.last().copied().unwrap_or(f32::INFINITY);
-        hits += own.iter().filter(|hit| hit.distance <= last).count();
+        // Distances of an index are rounded in another order.
+        hits += own.iter().filter(|hit| hit.distance <= last * (1.0 + 1e-4)).count();
         wanted += truth.len();
     }
     Some((hits as f64 / f64::from(wanted.max(1) as u32), price(&found.stats, queries.len())))
