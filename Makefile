@@ -32,7 +32,7 @@ BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 TESTS_OF_PYTHON := $(BOOK) $(PYTEST) python/tests
 
-.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-filters bench-databases bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote test-rows bench-rows bench-collections bench-payloads nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-filters bench-databases bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote test-rows bench-rows bench-collections bench-payloads bench-ways nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -202,6 +202,9 @@ bench-payloads: ## Changes of payloads beside upserts: make bench-payloads BASE=
 	@test -n "$(BASE)" && test -n "$(QUERIES)" || { echo "name the vectors: make bench-payloads BASE=… QUERIES=…"; exit 2; }
 	@rm -rf $(ROWS_DIR)/payloads
 	cargo run --release --locked --package stratann-node --example payloads -- $(ROWS_DIR)/payloads $(BASE) $(QUERIES)
+
+bench-ways: ## The planner of filters beside every way that it could take, by exact counters: make bench-ways WAYS_ROWS=60000
+	cargo run --release --locked --package stratann-node --example ways -- $(WAYS_ROWS)
 
 storm-remote: ## Four compute nodes insert, delete and search in one memory node: make storm-remote STORM_SECONDS=60
 	STRATANN_STORM_SECONDS=$(STORM_SECONDS) cargo test --workspace --exclude stratann-lab --locked --test remote_storm -- --ignored --nocapture

@@ -258,7 +258,8 @@ impl Segment {
     /// `Corrupt` and `Io`.
     pub(crate) fn id_of_row(&self, row: u32) -> Result<(ExternalId, Place)> {
         // Without names, rows are those of the index; else they are in the order of ids.
-        let unnamed = self.indexes.first().and_then(Option::as_ref).filter(|own| own.places.is_none());
+        let unnamed =
+            self.indexes.first().and_then(Option::as_ref).filter(|own| own.segment_rows().is_none());
         let ordinal = unnamed.map_or(Ok(u64::from(row)), |own| own.index.id_of(row))?;
         let (id, place) = self.id(ordinal)?;
         match place.row == row {

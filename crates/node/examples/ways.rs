@@ -1,5 +1,10 @@
-//! What the planner's way to the points of a filter costs beside every other way, by exact counters.
+//! What the planner's way to the points of a filter costs beside every other way, by exact counters: `make bench-ways`.
+//!
+//! ways [ROWS]
+#![allow(clippy::print_stdout, reason = "a program that reports")]
 
+#[path = "../tests/common/mod.rs"]
+#[allow(dead_code, reason = "tests use the rest")]
 mod common;
 
 use std::sync::Arc;
@@ -123,10 +128,10 @@ fn measured(
     let found = points.search_with(&bytes, options).ok()?;
     let (mut hits, mut wanted) = (0, 0);
     for (own, truth) in found.hits.iter().zip(truth) {
-        // A search that never gives way may end before it has met enough rows.
-        assert!(options.way.is_some() || own.len() == truth.len(), "{} of {}", own.len(), truth.len());
+        // What is not found is missed.
         let last = truth.last().copied().unwrap_or(f32::INFINITY);
-        hits += own.iter().filter(|hit| hit.distance <= last).count();
+        // Distances of an index are rounded in another order.
+        hits += own.iter().filter(|hit| hit.distance <= last * (1.0 + 1e-4)).count();
         wanted += truth.len();
     }
     Some((hits as f64 / f64::from(wanted.max(1) as u32), price(&found.stats, queries.len())))
@@ -210,13 +215,7 @@ fn planner_is_near_the_cheapest_way(rows: usize) {
     assert!(f64::from(well) >= 0.9 * f64::from(cells), "{well} of {cells}");
 }
 
-#[test]
-fn the_planner_is_near_the_cheapest_way() {
-    planner_is_near_the_cheapest_way(8_000);
-}
-
-#[test]
-#[ignore = "some minutes; make test-rows"]
-fn the_planner_is_near_the_cheapest_way_among_many_rows() {
-    planner_is_near_the_cheapest_way(60_000);
+fn main() {
+    let given = std::env::args().nth(1);
+    planner_is_near_the_cheapest_way(given.map_or(8_000, |rows| rows.parse().expect("a number of rows")));
 }
