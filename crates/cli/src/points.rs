@@ -40,7 +40,7 @@ impl<'a> PointJson<'a> {
 
 #[cfg(test)]
 mod tests {
-    use stratann_kernel::Metric;
+    use stratann_kernel::{DType, Metric};
     use stratann_node::collections::Spec;
 
     use super::*;
