@@ -26,7 +26,8 @@ def speed_cell(document, entry, task, mode):
         return NONE
     few = f", {best['few_results']} few" if best["few_results"] else ""
     missed = f"({best['recall']:.2f}{few})"
-    return " / ".join(dict.fromkeys(missed if qps is None else number(qps) for qps in speeds))
+    cells = [missed if qps is None else number(qps) for qps in speeds]
+    return cells[0] if len(set(cells)) == 1 else " / ".join(cells)
 
 
 def speed_rows(document, mode):

@@ -57,7 +57,7 @@ def arguments(argv):
     add("--churn-percent", type=float, default=30, help="rows that are changed: half are deleted, half overwritten "
                                                         "(%(default)s)")
     add("--min-seconds", type=float, default=0.1, help="shortest timed run (%(default)s)")
-    add("--sweep-seconds", type=float, default=6, help="longest first sweep of a database for one filter, in processor "
+    add("--sweep-seconds", type=float, default=20, help="longest sweep of a database for one filter, in processor "
                                                        "time (%(default)s)")
     add("--extension", type=Path, default=BENCH.parent / "target" / "release" / "lib_stratann.so",
         help="the compiled half of the Python package under test (%(default)s)")
