@@ -86,7 +86,8 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
         }
     };
     let (begin, cpu) = (Instant::now(), cpu_us());
-    if points.facts()?.segments.len() != 1 {
+    let facts = points.facts()?;
+    if facts.segments.len() != 1 || facts.delta_points > 0 {
         points.compact(&Quiet)?;
     }
     report(
