@@ -165,7 +165,7 @@ fn pages_are_a_plain_sort_while_points_change() {
 
 /// Writes points `n` with `v` counting down and one value of `few`.
 fn fill(points: &Collection, ids: std::ops::Range<u64>, count: u64) {
-    let dim = points.spec().dim;
+    let dim = points.spec().unwrap().dim;
     for first in ids.clone().step_by(1000) {
         let some: Vec<u64> = (first..ids.end.min(first + 1000)).collect();
         let texts: Vec<String> = some
@@ -210,7 +210,7 @@ fn a_page_reads_parts_of_an_index_and_not_all_rows() {
         points.set_schema(&fields).unwrap();
         fill(&points, 0..ROWS, ROWS);
         points.compact(&Quiet).unwrap();
-        assert_eq!(points.facts().unwrap().segments[0].kind, kind);
+        assert_eq!(points.facts().unwrap().segments[0].kind, Some(kind));
         let page = |field: &str, descending, after: Option<&str>| {
             points.scroll_ordered(&by(field, descending), after, 10, None).unwrap()
         };
