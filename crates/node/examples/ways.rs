@@ -97,7 +97,7 @@ impl Data {
             points.upsert_points(&ids, &vectors, &payloads).unwrap();
         }
         points.compact(&Quiet).unwrap();
-        assert_eq!(points.facts().unwrap().segments[0].kind, kind);
+        assert_eq!(points.facts().unwrap().segments[0].kind, Some(kind));
         points
     }
 }
