@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from ._errors import InputError
 from ._found import FoundPoints, found_of
 from ._inputs import Payload, Payloads, Vectors
 from ._jobs import Job
-from ._named import GivenVectors, NamedVectors, VectorSpec, given_of, rows_of, unknown_name
+from ._named import NamedVectors, VectorSpec, given_by_name, row_bytes, rows_of, spec_of
 from ._payloads import (
     PointFilter,
     Schema,
+    chosen_of,
     filter_of,
     keys_of,
     loaded,
@@ -159,7 +160,7 @@ class Collection:
             MissingError: the collection was dropped.
             DiskError: the disk is full; nothing was written. Deletes are still possible.
         """
-        named, given = self._given(ids, vectors)
+        named, given = given_by_name(ids, vectors, self._spec)
         payloads = payloads_of(payload, len(named))
         if if_absent and if_unchanged_since is not None:
             raise InputError("if_absent and if_unchanged_since are both given; pass one of them")
@@ -173,7 +174,7 @@ class Collection:
             skipped.extend(shown(one) for one in left)
             return tuple(done)
 
-        parts = batches(named, self._row_bytes(given), payloads, bytes_max=self._batch_bytes_max)
+        parts = batches(named, row_bytes(given), payloads, bytes_max=self._batch_bytes_max)
         return Upserted(*in_parts(parts, len(named), write), skipped)
 
     def update_vectors(self, ids: Ids, vectors: Vectors | NamedVectors) -> VectorsChanged:
@@ -192,7 +193,7 @@ class Collection:
             BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in `upsert`.
                 Changes before an error stay.
         """
-        named, given = self._given(ids, vectors)
+        named, given = given_by_name(ids, vectors, self._spec)
         if not given:
             raise InputError("vectors has no name; pass one or more")
 
@@ -201,7 +202,7 @@ class Collection:
             seq, changed = self._folder.update_vectors(self._name, named[first:end], own)
             return seq, changed, 0, 0
 
-        parts = batches(named, self._row_bytes(given), most=_CHANGED_AT_ONCE, bytes_max=self._batch_bytes_max)
+        parts = batches(named, row_bytes(given), most=_CHANGED_AT_ONCE, bytes_max=self._batch_bytes_max)
         seq, changed = in_parts(parts, len(named), write)[:2]
         return VectorsChanged(seq, changed)
 
@@ -222,7 +223,7 @@ class Collection:
             InputError: neither ids nor a filter, or both; and as in `upsert` and `search`.
             MissingError, UnknownOutcomeError, ChangeError: as in `upsert`. Changes before an error stay.
         """
-        named, matching = _chosen(ids, filter, indexed_only)
+        named, matching = chosen_of(ids, filter, indexed_only)
         if named is None:
             seq, deleted, changed, unindexed = self._folder.delete_matching(self._name, matching)
             return Deleted(seq, deleted, 0, changed, list(unindexed))
@@ -388,7 +389,7 @@ class Collection:
                 Changes before an error stay.
         """
         paths = [] if key is None else [path_of(key, "key")]
-        return self._change_payload(("set", payload_of(payload), paths), _chosen(ids, filter, indexed_only))
+        return self._change_payload(("set", payload_of(payload), paths), chosen_of(ids, filter, indexed_only))
 
     def overwrite_payload(
         self,
@@ -410,7 +411,7 @@ class Collection:
             InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
                 `set_payload`.
         """
-        return self._change_payload(("overwrite", payload_of(payload), []), _chosen(ids, filter, indexed_only))
+        return self._change_payload(("overwrite", payload_of(payload), []), chosen_of(ids, filter, indexed_only))
 
     def delete_payload_keys(
         self,
@@ -432,7 +433,7 @@ class Collection:
             InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
                 `set_payload`.
         """
-        return self._change_payload(("delete_keys", None, keys_of(keys)), _chosen(ids, filter, indexed_only))
+        return self._change_payload(("delete_keys", None, keys_of(keys)), chosen_of(ids, filter, indexed_only))
 
     def clear_payload(
         self, ids: Ids | None = None, *, filter: PointFilter | None = None, indexed_only: bool = False
@@ -448,7 +449,7 @@ class Collection:
             InputError, BusyError, CorruptIndexError, UnknownOutcomeError, ChangeError, MissingError, DiskError: as in
                 `set_payload`.
         """
-        return self._change_payload(("clear", None, []), _chosen(ids, filter, indexed_only))
+        return self._change_payload(("clear", None, []), chosen_of(ids, filter, indexed_only))
 
     def set_schema(self, schema: Schema) -> None:
         """Sets which fields of payloads are indexed, and no others.
@@ -565,26 +566,7 @@ class Collection:
 
     def _spec(self, name: str | None) -> VectorSpec:
         """What the vectors of a name are; without one those that have none."""
-        if name is not None and not isinstance(name, str):
-            raise InputError(f"vector_name is {name!r}; pass a str")
-        spec = self._specs.get(name or "")
-        if spec is None:
-            raise InputError(unknown_name(name, self._specs))
-        return spec
-
-    def _given(self, ids: Ids, vectors: Any) -> tuple[list[int | str | bytes], list[GivenVectors]]:
-        """Ids, and the vectors of each name that is given."""
-        if isinstance(vectors, Mapping):
-            named = ids_of(ids)
-            return named, [given_of(own, rows, self._spec(own), len(named)) for own, rows in vectors.items()]
-        rows, named = rows_of(vectors, "vectors", self._spec(None)), ids_of(ids)
-        if len(named) != len(rows):
-            raise InputError(f"there are {len(named)} ids and {len(rows)} vectors; pass an id for each vector")
-        return named, [GivenVectors("", rows, None)]
-
-    @staticmethod
-    def _row_bytes(given: list[GivenVectors]) -> int:
-        return sum(own.rows.shape[1] * own.rows.itemsize for own in given)
+        return spec_of(self._specs, name)
 
     def _change_payload(
         self, update: tuple[str, bytes | None, list[str]], chosen: tuple[list[int | str | bytes] | None, Any]
@@ -593,13 +575,13 @@ class Collection:
         if named is None:
             return PayloadChanged(*self._folder.change_payload(self._name, matching, update))
         own_bytes = sum(own.dim * own.numpy_dtype.itemsize for own in self._specs.values())
-        row_bytes = own_bytes + len(update[1] or b"")
+        own_bytes += len(update[1] or b"")
 
         def change(first: int, end: int) -> tuple[int, ...]:
             done: tuple[int, ...] = self._folder.change_payload(self._name, named[first:end], update)
             return done
 
-        parts = batches(named, row_bytes, most=_CHANGED_AT_ONCE, bytes_max=self._batch_bytes_max)
+        parts = batches(named, own_bytes, most=_CHANGED_AT_ONCE, bytes_max=self._batch_bytes_max)
         return PayloadChanged(*in_parts(parts, len(named), change))
 
     def _point(self, point: tuple[int | str | bytes, int, Any, bytes | Payload | None]) -> Point:
@@ -615,26 +597,3 @@ class Collection:
     def __repr__(self) -> str:
         each = [f"{name} {own.dim} x {own.dtype}, {own.metric}".strip() for name, own in self._specs.items()]
         return f"<stratann.Collection {self._name!r}: {'; '.join(each)}>"
-
-
-def name_of(name: Any) -> str:
-    """Checks the name of a collection."""
-    if not isinstance(name, str):
-        raise InputError(f"the name of a collection is {name!r}; pass a str")
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"the name of a collection is no Unicode: {error.reason}; pass whole characters") from error
-    if not name:
-        raise InputError("the name of a collection is empty; pass 1 to 255 bytes")
-    return str(name)
-
-
-def _chosen(ids: Any, filter: Any, indexed_only: bool) -> tuple[list[int | str | bytes] | None, Any]:
-    """Returns ids, or None and a filter for the compiled half."""
-    if ids is not None and filter is not None:
-        raise InputError("ids and filter are both given; pass one of them")
-    if ids is None and filter is None:
-        raise InputError("neither ids nor a filter is given; pass one of them, filter={} for all points")
-    matching = filter_of(filter, indexed_only)
-    return (None, matching) if ids is None else (ids_of(ids), None)

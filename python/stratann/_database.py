@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from . import _stratann
 from ._arrays import Path, byte_size, fixed, real, whole
-from ._collections import Collection, name_of
+from ._collections import Collection
 from ._errors import InputError
 from ._literals import CollectionKind, Metric
 from ._named import NamedSpecs, specs_of
@@ -182,3 +182,16 @@ def _is_address(text: str) -> bool:
     """Whether a text is a host and a port rather than a path."""
     host, _, port = text.rpartition(":")
     return bool(host) and port.isdecimal() and "/" not in text and not os.path.exists(text)
+
+
+def name_of(name: Any) -> str:
+    """Checks the name of a collection."""
+    if not isinstance(name, str):
+        raise InputError(f"the name of a collection is {name!r}; pass a str")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the name of a collection is no Unicode: {error.reason}; pass whole characters") from error
+    if not name:
+        raise InputError("the name of a collection is empty; pass 1 to 255 bytes")
+    return str(name)

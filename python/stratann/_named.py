@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from ._arrays import DTYPES, as_bytes, dtype_name, numbers, whole
 from ._errors import InputError
 from ._inputs import Vectors, vectors_of
+from ._points import Ids, ids_of
 
 #: Vectors by name: as without names, None for a name of no point; a list may have None for a point without one.
 NamedVectors = Mapping[str, Union[Vectors, Sequence[Any], None]]
@@ -112,6 +113,34 @@ def given_of(name: str, vectors: Any, spec: VectorSpec, count: int) -> GivenVect
     if found != count:
         raise InputError(f"there are {count} ids and {found} rows of {what}; pass a vector or None for each id")
     return GivenVectors(name, rows, has)
+
+
+def spec_of(specs: Mapping[str, VectorSpec], name: str | None) -> VectorSpec:
+    """What the vectors of a name are; without one those that have none."""
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"vector_name is {name!r}; pass a str")
+    spec = specs.get(name or "")
+    if spec is None:
+        raise InputError(unknown_name(name, specs))
+    return spec
+
+
+def given_by_name(
+    ids: Ids, vectors: Any, spec_of: Callable[[str | None], VectorSpec]
+) -> tuple[list[int | str | bytes], list[GivenVectors]]:
+    """Ids, and the vectors of each name that is given."""
+    if isinstance(vectors, Mapping):
+        named = ids_of(ids)
+        return named, [given_of(own, rows, spec_of(own), len(named)) for own, rows in vectors.items()]
+    rows, named = rows_of(vectors, "vectors", spec_of(None)), ids_of(ids)
+    if len(named) != len(rows):
+        raise InputError(f"there are {len(named)} ids and {len(rows)} vectors; pass an id for each vector")
+    return named, [GivenVectors("", rows, None)]
+
+
+def row_bytes(given: list[GivenVectors]) -> int:
+    """Bytes of the vectors of a point."""
+    return sum(own.rows.shape[1] * own.rows.itemsize for own in given)
 
 
 def specs_of(

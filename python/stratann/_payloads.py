@@ -13,6 +13,7 @@ import numpy as np
 from ._errors import InputError
 from ._inputs import Payload, payloads_in
 from ._literals import FieldIndex
+from ._points import ids_of
 from .filters import Condition
 
 #: A filter: one of `stratann.filters`, a dict in Qdrant's form, or text such as ``"price < 50 and brand = 'x'"``.
@@ -166,3 +167,13 @@ def _in_filter(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     raise TypeError(f"a value is of type {type(value).__name__}")
+
+
+def chosen_of(ids: Any, filter: Any, indexed_only: bool) -> tuple[list[int | str | bytes] | None, Any]:
+    """Returns ids, or None and a filter for the compiled half."""
+    if ids is not None and filter is not None:
+        raise InputError("ids and filter are both given; pass one of them")
+    if ids is None and filter is None:
+        raise InputError("neither ids nor a filter is given; pass one of them, filter={} for all points")
+    matching = filter_of(filter, indexed_only)
+    return (None, matching) if ids is None else (ids_of(ids), None)

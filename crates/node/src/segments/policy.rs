@@ -1,9 +1,9 @@
 //! Which segments are merged next.
 //!
-//! A checkpoint is a segment of level 0, which is scanned. Level 1 is between: a checkpoint becomes one soon, and those of
-//! similar size become a larger one. Level 2 is one segment that holds most rows. So each row is written a bounded number
-//! of times, and a query has few parts. Minor merges are those into level 1. They go on while the largest segment is
-//! merged, which takes long.
+//! A checkpoint is a segment of level 0, which is scanned. Level 1 is between: a checkpoint becomes one soon, and those
+//! of similar size become a larger one. Level 2 is one segment that holds most rows. So each row is written a bounded
+//! number of times, and a query has few parts. Minor merges are those into level 1. They go on while the largest
+//! segment is merged, which takes long.
 
 use std::ops::RangeInclusive;
 

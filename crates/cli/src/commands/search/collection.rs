@@ -105,8 +105,7 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
         let is_last = at + 1 == settings.len();
         let mut take = |query: usize, found: Found| {
             unindexed.add(&found.unindexed);
-            let hits = found.hits.into_iter().next().unwrap_or_default();
-            let hits = [hits];
+            let hits = [found.hits.into_iter().next().unwrap_or_default()];
             file.as_mut().map_or(Ok(()), |file| file.put_points(query, &hits, extras))?;
             if is_last && query < args.show {
                 shown.extend(hits.map(|hits| (query, hits)));

@@ -1,6 +1,7 @@
 //! Threads of the process that make checkpoints and merges: one for each kind of job, for all collections.
 //!
-//! Checkpoints and minor merges do not wait for merges of the largest segments, which take long. Where there is no job, idle collections are closed.
+//! Checkpoints and minor merges do not wait for merges of the largest segments, which take long. Where there is no job,
+//! idle collections are closed.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
