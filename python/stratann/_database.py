@@ -51,7 +51,7 @@ class Client:
     >>> client = stratann.Client(os.path.join(folder.name, "data"))
     >>> photos = client.create_collection("photos", dim=2)
     >>> photos.upsert([7, "seven"], np.array([[1, 0], [0, 1]], np.float32))
-    Upserted(seq=1, new=2, replaced=0, repeated=0)
+    Upserted(seq=1, new=2, replaced=0, repeated=0, skipped=[])
     >>> photos.search([[0.9, 0.1]], k=1).ids
     [[7]]
     >>> client.close()

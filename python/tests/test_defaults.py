@@ -75,7 +75,7 @@ def options(program, command):
     """Long options of a command with their default in `--help`; None for those without."""
     text = subprocess.run([program, command, "--help-all"], capture_output=True, check=True, text=True).stdout
     found = {}
-    for part in re.split(r"\n\s+(?=(?:-\w, )?--[a-z])", text.split("Options:", 1)[1]):
+    for part in re.split(r"\n\s+(?=(?:-\w, )?--[a-z]|-k <)", text.split("Options:", 1)[1]):
         name = re.match(r"(?:-\w, )?--([a-z-]+)", part) or re.match(r"-(k)\b", part)
         default = re.search(r"\[default: ([^\]]+)\]", part)
         if name:
