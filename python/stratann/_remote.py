@@ -161,7 +161,7 @@ class RemoteFolder:
         if only[1] is not None:
             fields["if_unchanged_since"] = _json(only[1])
         done = self._change("PUT", name, "/points", _object(fields))
-        skipped = [_id(one) for one in done["skipped"]]
+        skipped = [_id(one) for one in done.get("skipped", ())]
         return done["seq"], done["new"], done["replaced"], done["repeated"], skipped
 
     def update_vectors(self, name: str, ids: list[_RawId], vectors: _Given) -> tuple[int, int]:

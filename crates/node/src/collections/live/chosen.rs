@@ -124,11 +124,20 @@ impl Turn {
     }
 }
 
-/// Eighths of the memory of builds for one of a level. One of each may be built at once.
-pub(super) fn share_of_builds(level: u8) -> u64 {
-    match level {
+/// Memory of builds up to which each of them may have all of it.
+const BUILDS_SHORT: u64 = 128 << 20;
+
+/// Whether merges of a collection are made one after another, for want of memory for two.
+pub(super) fn are_builds_short(build_bytes: Option<u64>) -> bool {
+    build_bytes.is_some_and(|all| all < 2 * BUILDS_SHORT)
+}
+
+/// Memory of a build for a level, of that of all builds: one of each level may be made at once.
+pub(super) fn share_of_builds(all: u64, level: u8) -> u64 {
+    let eighths = match level {
         0 => 1,
         1 => 2,
         _ => 5,
-    }
+    };
+    (all / 8 * eighths).max(all.min(BUILDS_SHORT))
 }

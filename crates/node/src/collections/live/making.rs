@@ -32,7 +32,7 @@ impl Slot {
             number,
             level,
             threads: shared.options.threads,
-            ram_budget: shared.options.build_bytes.map(|all| all * share_of_builds(level) / 8),
+            ram_budget: shared.options.build_bytes.map(|all| share_of_builds(all, level)),
             schema: self.schema(shared)?,
         })
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard};
 use stratann_core::sieve::Sieve;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::chosen::{Chosen, Taken, changed, died, sized, to_fold};
+use super::chosen::{Chosen, Taken, are_builds_short, changed, died, sized, to_fold};
 use super::jobs::{Job, beside_searches};
 use super::opening::{due, minor_due};
 use super::slot::{Live, Shared, Slot, Turn};
@@ -178,6 +178,7 @@ impl Slot {
 
     /// Merges segments other than the largest as long as some are due.
     pub(crate) fn minor_merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
+        let _alone = are_builds_short(shared.options.build_bytes).then(|| self.running(Job::Merge));
         let choose = |state: &State, taken: &Taken| {
             minor_due(shared, &self.specs, state, taken).map(|next| Chosen::level(next, state))
         };
