@@ -62,7 +62,7 @@ impl Missing<'_> {
                 Err(_) => false,
             },
             // All parts are looked at, so that every condition without an index is named.
-            Node::And(parts) => parts.iter().fold(false, |known, part| self.element(array, part) || known),
+            Node::And(parts) => parts.iter().filter(|part| self.element(array, part)).count() > 0,
             Node::Or(parts) => parts.iter().all(|part| self.element(array, part)),
             Node::All | Node::Nothing | Node::Not(_) | Node::AtLeast(..) => false,
         }
