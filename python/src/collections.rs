@@ -82,6 +82,12 @@ pub(crate) fn plain(ids: Vec<PyId>) -> Vec<ExternalId> {
     ids.into_iter().map(|id| id.0).collect()
 }
 
+/// Sequence number; points that are new, replaced and given twice; ids that a condition left.
+type PyUpserted<'py> = (u64, u64, u64, u64, Vec<Bound<'py, PyAny>>);
+
+/// Points in the order of a field, the place of the next page, sequence number, conditions that read payloads.
+type PyOrderedPage<'py> = (Vec<PyPoint<'py>>, Option<String>, u64, Vec<String>);
+
 /// A point: id, sequence number of its change, bytes of its vector or of those that it has by name, and its payload as
 /// JSON.
 type PyPoint<'py> = (Bound<'py, PyAny>, u64, Bound<'py, PyAny>, Option<Vec<u8>>);
@@ -351,7 +357,7 @@ impl DataFolder {
         vectors: Vec<PyVectors<'py>>,
         payloads: Option<Vec<Option<PyBackedBytes>>>,
         only: (bool, Option<u64>),
-    ) -> PyResult<(u64, u64, u64, u64, Vec<Bound<'py, PyAny>>)> {
+    ) -> PyResult<PyUpserted<'py>> {
         let (ids, given) = (plain(ids), given(&vectors)?);
         let payloads: Vec<Option<&[u8]>> = payloads.iter().flatten().map(|own| own.as_deref()).collect();
         let condition = match only {
@@ -528,7 +534,7 @@ impl DataFolder {
         after: Option<String>,
         limit: usize,
         filter: Option<PyFilter>,
-    ) -> PyResult<(Vec<PyPoint<'py>>, Option<String>, u64, Vec<String>)> {
+    ) -> PyResult<PyOrderedPage<'py>> {
         let (page, specs) = self.call_collection(py, name, |collection| {
             let by = OrderBy { field: Path::parse(&order.0)?, descending: order.1 };
             let filter = filter.as_ref().map(|filter| filter.compile(collection)).transpose()?;

@@ -4,7 +4,6 @@
 #![allow(clippy::print_stdout, reason = "a program that reports")]
 
 #[path = "../tests/common/mod.rs"]
-#[allow(dead_code, reason = "tests use the rest")]
 mod common;
 
 use std::sync::Arc;
