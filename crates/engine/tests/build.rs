@@ -4,10 +4,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use stratann_params::choices::OnBadRow;
 
 use common::{Built, Set, clustered, hits, nearest, normal, quick};
-use stratann_engine::build::{BuildOptions, IndexKind, build};
+use stratann_engine::build::{BuildOptions, GrowFrom, IndexKind, build};
+use stratann_engine::dataset::Shape;
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -52,6 +54,57 @@ fn every_type_and_metric_is_built_and_found() {
             assert!(share >= 0.95, "{dtype:?} {metric:?}: {share}");
         }
     }
+}
+
+/// The rows of a set whose numbers are wanted.
+fn some_of(set: &Set, is_wanted: impl Fn(usize) -> bool) -> Set {
+    let rows: Vec<usize> = (0..set.len()).filter(|row| is_wanted(*row)).collect();
+    let bytes = rows.iter().flat_map(|row| set.row(*row)).copied().collect();
+    Set { shape: Shape { rows: rows.len() as u64, ..set.shape }, bytes }
+}
+
+/// The older index has the first 3,000 rows, of which those are gone that `is_gone`.
+fn grown(older: &Arc<Index>, all: &Set, is_gone: impl Fn(usize) -> bool, threads: usize) -> (Built, u64) {
+    let set = some_of(all, |row| row >= 3000 || !is_gone(row));
+    let mut places = vec![u32::MAX; all.len()];
+    let left = (0..all.len()).filter(|row| *row >= 3000 || !is_gone(*row));
+    left.zip(0..).for_each(|(row, place)| places[row] = place);
+    let mut rows = vec![0; 3000];
+    older.for_each_row(&Quiet, &mut |row| rows[row.number as usize] = places[row.id as usize]).unwrap();
+    let mut options = quick(IndexKind::DiskGraph, older.view().base.metric);
+    options.threads = threads;
+    options.grow_from = Some(GrowFrom { graph: older.clone(), rows: Arc::new(rows) });
+    let dir = tempfile::tempdir().unwrap();
+    let report = build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
+    let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    let taken_over = report.facts.get("taken_over").map_or(0, |rows| rows.as_u64().unwrap());
+    (Built { dir, index, set }, taken_over)
+}
+
+#[test]
+fn a_graph_that_grows_from_an_older_one_finds_as_much_as_one_that_is_built() {
+    let (rows, asked) = (clustered(4000, 20, 10, 1), clustered(100, 20, 10, 2));
+    for (dtype, metric) in [(DType::F32, Metric::L2), (DType::I8, Metric::Cosine)] {
+        let (all, asked) = (Set::new(dtype, 20, &rows), Set::new(dtype, 20, &asked));
+        let older = Built::new(some_of(&all, |row| row < 3000), &quick(IndexKind::DiskGraph, metric));
+        let older = Arc::new(older.index);
+        for every in [usize::MAX, 7] {
+            let is_gone = |row: usize| row % every == 3;
+            let (own, taken_over) = grown(&older, &all, is_gone, 2);
+            assert_eq!(taken_over, (0..3000).filter(|row| !is_gone(*row)).count() as u64);
+            assert_sound(&own);
+            let whole = Built::new(own.set.clone(), &quick(IndexKind::DiskGraph, metric));
+            let [own_share, whole_share] = [&own, &whole].map(|built| recall(built, &asked, 100, 10, 14));
+            assert!(own_share > whole_share - 0.01, "{dtype:?} {metric:?}: {own_share}, whole {whole_share}");
+            assert_eq!(*own.blocks(), *grown(&older, &all, is_gone, 3).0.blocks(), "threads");
+        }
+        let (built, taken_over) = grown(&older, &all, |row| row % 4 == 1, 2);
+        assert_eq!(taken_over, 0, "too many are gone");
+        assert_sound(&built);
+    }
+    let all = Set::new(DType::F32, 20, &rows);
+    let older = Built::new(some_of(&all, |row| row < 3000), &quick(IndexKind::DiskGraph, Metric::Ip));
+    assert_eq!(grown(&Arc::new(older.index), &all, |_| false, 2).1, 0, "lengths decide about neighbours");
 }
 
 #[test]

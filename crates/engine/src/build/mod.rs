@@ -27,6 +27,7 @@ use stratann_storage::{Error, Progress, Result, budget};
 pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::options::{KindOptions, LocalPlan, OptionsByKind};
 pub use crate::stages::folder::check_folder;
+pub use crate::stages::older_graph::{GrowFrom, OlderGraph};
 pub use crate::stages::options::{BuildOptions, metric_of};
 pub use crate::stages::plan::BuildPlan;
 pub use crate::stages::report::BuildReport;

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use stratann_core::sieve::Sieve;
+use stratann_kernel::Metric;
+use stratann_params::IndexKind;
 use stratann_storage::{Error, Progress, Result};
 
 use super::Index;
 use crate::kinds::answers::Member;
+use crate::kinds::blocks;
+use crate::stages::older_graph::OlderGraph;
 
 /// A row of an open index.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +26,23 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     fn of(member: &'a Member<'_>) -> Row<'a> {
         Row { number: member.id, id: member.external_id, vector: member.vector }
+    }
+}
+
+impl OlderGraph for Index {
+    fn nodes(&self) -> Option<u64> {
+        let manifest = self.manifest();
+        let is_whole = manifest.kind() == Some(IndexKind::DiskGraph) && manifest.spread.is_none();
+        is_whole.then_some(manifest.rows)
+    }
+
+    fn metric(&self) -> Option<Metric> {
+        self.manifest().metric()
+    }
+
+    fn for_each_list(&self, progress: &dyn Progress, see: &mut dyn FnMut(u32, &[u32])) -> Result<()> {
+        progress.stage("reading the graph", self.base.manifest.blocks.count.into(), "blocks");
+        blocks::for_each_list(&self.base, progress, see)
     }
 }
 

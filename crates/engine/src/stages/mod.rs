@@ -7,6 +7,7 @@ pub(crate) mod codes;
 pub(crate) mod folder;
 pub(crate) mod forecast;
 pub(crate) mod list_rows;
+pub(crate) mod older_graph;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod points;

@@ -17,6 +17,7 @@ use crate::dataset::{Reader, Shape};
 use crate::kinds::known::facts;
 use crate::kinds::options::KindOptions;
 use crate::parallel;
+use crate::stages::older_graph::GrowFrom;
 use stratann_params::IndexKind;
 
 /// Options of a build. [`BuildOptions::new`] gives the defaults.
@@ -41,6 +42,8 @@ pub struct BuildOptions {
     /// Recall curves of another index of this kind whose rows are of the same source. The index gets them in place of
     /// curves of its own.
     pub curves: Option<Arc<Vec<Curve>>>,
+    /// A graph that the graph of this index grows from, where it is of the same kind.
+    pub grow_from: Option<GrowFrom>,
     /// Replace an index that is there.
     pub force: bool,
     /// Go on with a build that did not finish.
@@ -76,6 +79,7 @@ impl BuildOptions {
             on_bad_row: OnBadRow::Fail,
             calibration_queries: 500,
             curves: None,
+            grow_from: None,
             force: false,
             resume: false,
             profile: None,
@@ -155,6 +159,9 @@ impl BuildOptions {
             ("on_bad_row", on_bad_row.into()),
             ("ids", self.ids.is_some().into()),
         ];
+        if let Some(own) = &self.grow_from {
+            all.push(("grown_from_rows", own.rows_left().into()));
+        }
         if facts(self.kind()).has_curve {
             all.push(("calibration_queries", self.calibration_queries.into()));
         }

@@ -40,8 +40,9 @@ pub struct Graph {
 }
 
 impl Graph {
-    fn new(nodes: usize, capacity: usize, entry: u32) -> Graph {
-        let (lengths, selected) = (vec![0; nodes], vec![[0; 2]; nodes]);
+    /// A graph without edges.
+    pub fn new(nodes: usize, degree: usize, entry: u32) -> Graph {
+        let (lengths, selected, capacity) = (vec![0; nodes], vec![[0; 2]; nodes], capacity(degree));
         Graph { capacity, lengths, selected, ids: vec![0; nodes * capacity], entry }
     }
 
@@ -153,24 +154,55 @@ pub fn build<P: Points>(
     options: &VamanaOptions,
     progress: &dyn Progress,
 ) -> Result<Graph> {
-    let n = points.len();
-    let mut graph = Graph::new(n, capacity(options.degree), entry);
-    let mut order: Vec<u32> = (0..n as u32).collect();
-    order.par_sort_unstable_by_key(|&i| (hash(options.seed, 1, u64::from(i)), i));
+    let graph = Graph::new(points.len(), options.degree, entry);
+    insert(points, graph, (0..points.len() as u32).collect(), options, progress)
+}
+
+/// Inserts nodes into a graph of all others, whose entry is one of these, or has all nodes inserted. Otherwise as
+/// [`build`].
+pub fn insert<P: Points>(
+    points: &P,
+    mut graph: Graph,
+    mut nodes: Vec<u32>,
+    options: &VamanaOptions,
+    progress: &dyn Progress,
+) -> Result<Graph> {
+    let (n, count) = (points.len(), nodes.len());
+    nodes.par_sort_unstable_by_key(|&i| (hash(options.seed, 1, u64::from(i)), i));
     for pass in 0..options.passes.max(1) {
         let mut done = 0;
-        while done < n {
+        while done < count {
             progress.check_interrupted()?;
             // Batches may be larger once the graph is complete.
-            let grown = if pass == 0 { done.max(1) } else { n };
-            let size = grown.min(n.div_ceil(BATCH_SHARE).max(64)).min(n - done);
-            insert_batch(points, &mut graph, &order[done..done + size], options);
+            let grown = if pass == 0 { (n - count + done).max(1) } else { n };
+            let size = grown.min(n.div_ceil(BATCH_SHARE).max(64)).min(count - done);
+            insert_batch(points, &mut graph, &nodes[done..done + size], options);
             progress.advance(size as u64);
             done += size;
         }
     }
     finish_lists(points, &mut graph, options);
     Ok(graph)
+}
+
+/// Sets the lists of nodes to these neighbours, or to a selection of them where they are more than the degree.
+pub fn set_lists<P: Points>(
+    points: &P,
+    graph: &mut Graph,
+    lists: &[(u32, Vec<u32>)],
+    options: &VamanaOptions,
+) {
+    let long: Vec<&(u32, Vec<u32>)> = lists.iter().filter(|(_, list)| list.len() > options.degree).collect();
+    let pruned = parallel::map_with(&long, Scratch::default, |scratch, (node, list)| {
+        scratch.near.clear();
+        scratch.add(points, *node, list);
+        scratch.prune(points, *node, Selected::default(), options).clone()
+    });
+    lists
+        .iter()
+        .filter(|(_, list)| list.len() <= options.degree)
+        .for_each(|(node, list)| graph.set(*node, list));
+    long.iter().zip(&pruned).for_each(|((node, _), list)| graph.set_selected(*node, list));
 }
 
 fn insert_batch<P: Points>(points: &P, graph: &mut Graph, batch: &[u32], options: &VamanaOptions) {
@@ -307,6 +339,33 @@ mod tests {
             found += usize::from(near.iter().any(|c| c.id == node));
         }
         assert!(found > 1980, "{found} of 2000 nodes find themselves");
+    }
+
+    #[test]
+    fn a_graph_grows_from_lists_that_are_there() {
+        let (set, all) = (points(2000), OPTIONS);
+        let first = Plane(set.0[..1500].to_vec());
+        let half = build(&first, 0, &all, &Quiet).unwrap();
+        let mut graph = Graph::new(2000, all.degree, 0);
+        let lists: Vec<(u32, Vec<u32>)> = (0..1500).map(|node| (node, half.list(node).to_vec())).collect();
+        set_lists(&set, &mut graph, &lists, &all);
+        let before: Vec<&[u32]> = (0..1500).map(|node| graph.list(node)).collect();
+        assert!(before.iter().zip(&lists).all(|(own, (_, list))| own == list));
+        let graph = insert(&set, graph, (1500..2000).collect(), &all, &Quiet).unwrap();
+        let found = (0..2000u32).filter(|node| {
+            let (mut near, mut scratch) = (Vec::new(), WalkScratch::default());
+            let distances = |ids: &[u32], out: &mut Vec<f32>| set.distances(*node, ids, out);
+            greedy_walk(&set, &graph, 0, distances, 20, &mut scratch, &mut near);
+            near.iter().any(|found| found.id == *node)
+        });
+        let found = found.count();
+        assert!(found > 1980, "{found} of 2000 nodes find themselves");
+        assert!((0..2000).all(|node| graph.list(node).len() <= all.degree));
+        // More neighbours than the degree are pruned.
+        let mut one = Graph::new(2000, all.degree, 0);
+        set_lists(&set, &mut one, &[(7, (0..400).collect())], &all);
+        let list = one.list(7);
+        assert!(!list.is_empty() && list.len() <= all.degree && !list.contains(&7), "{list:?}");
     }
 
     #[test]

@@ -104,6 +104,29 @@ pub(crate) fn for_each_member(base: &Base, progress: &dyn Progress, see: &mut Se
     })
 }
 
+/// Shows the neighbours of every node of a graph to `see`, block by block.
+///
+/// # Errors
+/// As [`for_each_member`].
+pub(crate) fn for_each_list(
+    base: &Base,
+    progress: &dyn Progress,
+    see: &mut dyn FnMut(u32, &[u32]),
+) -> Result<()> {
+    let (mut list, mut number, mut is_sound) = (Vec::new(), 0, true);
+    for_each_block(base, progress, &mut |block| {
+        for slot in 0..block.count() {
+            list.clear();
+            is_sound &= block.neighbours(slot, &mut list).is_some();
+            if is_sound {
+                see(block.first_id().wrapping_add(slot as u32), &list);
+            }
+        }
+        number += u32::from(is_sound);
+    })?;
+    if is_sound { Ok(()) } else { Err(damaged(base, number)) }
+}
+
 /// Shows every block to `see`, in order.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ use stratann_core::build::Lists;
 use stratann_params::build::GraphOptions;
 use stratann_storage::Result;
 
+use super::grow;
 use crate::dataset::Scan;
 use crate::stages::blocks::graph_file::{self, Cell, GraphWriter};
 use crate::stages::blocks::layout::ORDER;
@@ -20,12 +21,15 @@ use crate::stages::vamana::{self, VamanaOptions};
 pub(crate) struct GraphFacts {
     pub(crate) cells: Vec<Cell>,
     pub(crate) mean_list: f64,
+    /// Nodes whose lists are of an older graph.
+    #[serde(default)]
+    pub(crate) taken_over: u64,
 }
 
 impl GraphFacts {
     pub(crate) fn new(cells: Vec<Cell>, edges: u64) -> GraphFacts {
         let rows = cells.last().map_or(0, |c| c.end);
-        GraphFacts { cells, mean_list: edges as f64 / f64::from(rows.max(1)) }
+        GraphFacts { cells, mean_list: edges as f64 / f64::from(rows.max(1)), taken_over: 0 }
     }
 
     /// Number of cells of a row, in all.
@@ -55,7 +59,18 @@ pub(crate) fn is_in_one(
     space: &Space,
     rows: u64,
 ) -> bool {
-    let points = rows * (space.point_bytes() as u64 + vamana::Graph::bytes(1, own.degree));
+    is_in_one_beside(plan, options, own, space, (rows, 0))
+}
+
+/// The same beside so many bytes.
+fn is_in_one_beside(
+    plan: &BuildPlan,
+    options: &BuildOptions,
+    own: &GraphOptions,
+    space: &Space,
+    (rows, more): (u64, u64),
+) -> bool {
+    let points = more + rows * (space.point_bytes() as u64 + vamana::Graph::bytes(1, own.degree));
     let fits = |budget: u64| {
         let others = plan.ram_bytes.saturating_sub(plan.points_per_cell * plan.point_bytes);
         points + others.min(budget) <= budget
@@ -74,8 +89,17 @@ pub(crate) fn in_one(
     build.progress.stage("reading points", live.len() as u64, "rows");
     let held = space.load(build.base, &live, build.progress)?;
     let options = vamana_options(build, own);
-    build.progress.stage("graph", (live.len() * options.passes.max(1)) as u64, "points");
-    let graph = vamana::build(&held, held.medoid(), &options, build.progress)?;
+    let from = grow::source(build).filter(|from| {
+        let more = vamana::Graph::bytes(grow::gone(from) as usize, own.degree);
+        is_in_one_beside(build.plan, build.options, own, space, (scan.rows, more))
+    });
+    let begun = from.map(|from| grow::begin(build, from, (&held, &live), &options)).transpose()?;
+    let inserted = begun.as_ref().map_or(live.len(), |begun| begun.rest.len());
+    build.progress.stage("graph", (inserted * options.passes.max(1)) as u64, "points");
+    let graph = match begun {
+        Some(begun) => vamana::insert(&held, begun.graph, begun.rest, &options, build.progress)?,
+        None => vamana::build(&held, held.medoid(), &options, build.progress)?,
+    };
     drop(held);
     let mut writer = GraphWriter::create(&build.partial.path(&graph_file::name(0)), options.degree)?;
     let mut edges = 0;
@@ -86,7 +110,8 @@ pub(crate) fn in_one(
     }
     writer.finish()?;
     write_table(&build.partial.path(ORDER), &live)?;
-    Ok(GraphFacts::new(vec![Cell { start: 0, end: live.len() as u32 }], edges))
+    let facts = GraphFacts::new(vec![Cell { start: 0, end: live.len() as u32 }], edges);
+    Ok(GraphFacts { taken_over: (live.len() - inserted) as u64, ..facts })
 }
 
 pub(crate) fn vamana_options(build: &Build<'_>, own: &GraphOptions) -> VamanaOptions {

@@ -4,6 +4,7 @@ pub(crate) mod cells;
 pub(crate) mod divide;
 pub(crate) mod forecast;
 pub(crate) mod graph_stage;
+mod grow;
 pub(crate) mod head;
 pub(crate) mod layout_stage;
 pub(crate) mod merge;
@@ -95,6 +96,9 @@ pub(crate) fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphF
         build.fact("pages_per_block", layout.blocks.bytes / PAGE);
     }
     build.fact("mean_list", layout.mean_list);
+    if graph.taken_over > 0 {
+        build.fact("taken_over", graph.taken_over);
+    }
     build.fact("cut_share", layout.cut_share);
     build.fact("bits_per_neighbour", layout.bits_per_neighbour);
 }
