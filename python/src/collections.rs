@@ -325,6 +325,7 @@ impl DataFolder {
         all["segments"] = segments.collect();
         all["indexes_built"] = facts.indexes_built.into();
         all["payloads_folded"] = facts.payloads_folded.into();
+        all["rows_taken_over"] = facts.rows_taken_over.into();
         all["trouble_code"] = facts.trouble.as_ref().map(|e| e.kind.code()).into();
         all["trouble"] = facts.trouble.map(|e| e.message).into();
         all["schema"] = json!(schema);

@@ -593,6 +593,7 @@ def test_what_is_documented_is_there(client, points):
         "segments",
         "indexes_built",
         "payloads_folded",
+        "rows_taken_over",
         "trouble",
         "trouble_code",
         "jobs",

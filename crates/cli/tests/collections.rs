@@ -177,6 +177,7 @@ fn collections_are_listed_and_dropped() {
         "segments",
         "indexes_built",
         "payloads_folded",
+        "rows_taken_over",
         "trouble",
         "jobs",
         "memory_bytes",

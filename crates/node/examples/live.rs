@@ -1,6 +1,6 @@
 //! A collection that is written and searched at once: `make bench-collections`.
 //!
-//! live FOLDER VECTORS QUERIES [kind=KIND] [rows=N] [seconds=S] [rate=ROWS] [threads=N] [budget_mib=N]
+//! live FOLDER VECTORS QUERIES [kind=KIND] [rows=N] [seconds=S] [rate=ROWS] [threads=N] [budget_mib=N] [grow=0]
 //!
 //! It loads the vectors as fast as they are taken, compacts, searches alone, then searches while `rate` new rows a
 //! second are written for `seconds`, and opens the collection again. A collection that is in the folder is used as it
@@ -72,6 +72,7 @@ fn main() -> Result<()> {
     let budget = named.get("budget_mib").map(|own| own.parse::<u64>().expect("a number") << 20);
     let mut options = Options::of_budget(budget);
     options.segments.threads = number("threads", 2) as usize;
+    options.segments.grows_graphs = number("grow", 1) != 0;
     run(&setting, &options)
 }
 
@@ -111,8 +112,13 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
     report("open", &[("node_s", opened), ("first_search_s", begin.elapsed().as_secs_f64())]);
     overwrite(setting, &points)?;
     lone(setting, &points)?;
-    let before = bytes_of(&setting.folder);
+    let (before, cpu) = (bytes_of(&setting.folder), cpu_us());
     points.compact(&Quiet)?;
+    let (cpu, facts) = (cpu_us() - cpu, points.facts()?);
+    report(
+        "compact again",
+        &[("cpu_s", cpu as f64 / 1e6), ("rows_taken_over", facts.rows_taken_over as f64)],
+    );
     let (after, segments) = (bytes_of(&setting.folder), bytes_of(&setting.folder.join("s")));
     let of = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     report(
@@ -264,17 +270,22 @@ fn search_for(
     let options = SearchOptions { k: K, recall: setting.recall, ..SearchOptions::default() };
     let (begin, cpu) = (Instant::now(), thread_cpu_ns());
     let (mut times, mut cpus, mut reads, mut comparisons) = (Times::default(), Times::default(), 0, 0);
+    let mut slow = Slow::default();
     while begin.elapsed() < time && !end.load(Ordering::Relaxed) {
         let (one, cpu) = (Instant::now(), thread_cpu_ns());
         let found = points.search_with(setting.query(times.count as usize), &options)?;
         times.add(one.elapsed().as_nanos() as u64);
-        cpus.add(thread_cpu_ns() - cpu);
+        let cpu = thread_cpu_ns() - cpu;
+        cpus.add(cpu);
         reads += found.stats.reads;
+        let of_graphs = found.stats.code_comparisons + found.stats.full_comparisons;
+        slow.add([cpu, of_graphs, found.delta.rows, found.delta.codes, found.delta.distances]);
         let in_segments = found.stats.code_comparisons + found.stats.full_comparisons;
         comparisons += in_segments + found.delta.codes + found.delta.distances;
     }
     let cpu = thread_cpu_ns() - cpu;
     let count = times.count.max(1);
+    slow.report();
     Ok(vec![
         ("queries", count as f64),
         ("cpu_us", cpu as f64 / 1000.0 / count as f64),
@@ -285,6 +296,35 @@ fn search_for(
         ("reads", reads as f64 / count as f64),
         ("comparisons", comparisons as f64 / count as f64),
     ])
+}
+
+/// What the slowest queries did: processor time in nanoseconds, comparisons in segments, rows that are scanned, of
+/// these codes and distances that were compared.
+#[derive(Default)]
+struct Slow(Vec<[u64; 5]>);
+
+impl Slow {
+    /// Queries that are kept.
+    const COUNT_MAX: usize = 1 << 18;
+
+    fn add(&mut self, query: [u64; 5]) {
+        if self.0.len() < Slow::COUNT_MAX {
+            self.0.push(query);
+        }
+    }
+
+    /// Means of one in a hundred, and of one in two.
+    fn report(mut self) {
+        self.0.sort_unstable_by(|one, two| two.cmp(one));
+        for part in [100, 2] {
+            let some = &self.0[..self.0.len() / part];
+            let mean =
+                |at: usize| some.iter().map(|own| own[at]).sum::<u64>() as f64 / some.len().max(1) as f64;
+            let names = ["cpu_ns", "comparisons", "scanned_rows", "codes", "distances"];
+            let figures: Vec<(&str, f64)> = names.into_iter().zip((0..5).map(mean)).collect();
+            report(&format!("slowest of {part}"), &figures);
+        }
+    }
 }
 
 /// How often times were taken, in steps of less than two hundredths. A list of an hour would take more than the node.

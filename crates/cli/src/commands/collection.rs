@@ -223,6 +223,7 @@ struct InfoDocument {
     /// Indexes that checkpoints and merges built since the folder was opened, and payloads that were written again.
     indexes_built: u64,
     payloads_folded: u64,
+    rows_taken_over: u64,
     /// Why the last checkpoint or merge failed, if it did.
     trouble: Option<String>,
     /// Kinds of jobs that wait or run.
@@ -384,6 +385,7 @@ fn info_document(described: Described, facts: &Facts) -> InfoDocument {
         segments: segments.collect(),
         indexes_built: facts.indexes_built,
         payloads_folded: facts.payloads_folded,
+        rows_taken_over: facts.rows_taken_over,
         trouble: facts.trouble.as_ref().map(|e| e.message.clone()),
         jobs: facts.jobs.clone(),
         memory_bytes: facts.memory_bytes,

@@ -81,6 +81,9 @@ pub struct Facts {
     pub indexes_built: u64,
     /// Segments whose payloads were written again since then, while their indexes stayed.
     pub payloads_folded: u64,
+    /// Rows of merged segments whose neighbours in a graph were taken over from an older one, since the folder was
+    /// opened.
+    pub rows_taken_over: u64,
     /// Why the last checkpoint or merge failed, if it did. It is tried again.
     pub trouble: Option<Error>,
     /// Kinds of jobs that wait or run: `checkpoint`, `merge`.
@@ -317,6 +320,7 @@ impl Collection {
         Ok(Facts {
             indexes_built: self.slot.indexes_built.load(Ordering::Relaxed),
             payloads_folded: self.slot.payloads_folded.load(Ordering::Relaxed),
+            rows_taken_over: self.slot.rows_taken_over.load(Ordering::Relaxed),
             seq: state.seq,
             points: state.points(),
             delta_points: state.tail_points(),

@@ -131,6 +131,7 @@ impl Node {
             pace: Default::default(),
             salvaged,
             copying: Mutex::default(),
+            merging: Mutex::default(),
             opened: Mutex::default(),
             uses: 0.into(),
         });

@@ -86,6 +86,9 @@ pub struct SegmentOptions {
     pub threads: usize,
     /// Memory of a build; `None` for no limit.
     pub build_bytes: Option<u64>,
+    /// Whether the graph of a merged segment grows from that of the largest of its segments. Otherwise it is built as a
+    /// whole; to compare.
+    pub grows_graphs: bool,
 }
 
 impl Default for SegmentOptions {
@@ -99,6 +102,7 @@ impl Default for SegmentOptions {
             in_background: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             build_bytes: None,
+            grows_graphs: true,
         }
     }
 }

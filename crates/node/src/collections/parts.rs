@@ -291,7 +291,7 @@ fn search_segments<'a>(
     if segments.is_empty() {
         return Ok(());
     }
-    let together = Together::new(segments.iter().map(|own| &own.index.index))?;
+    let together = Together::new(segments.iter().map(|own| &*own.index.index))?;
     let is_filtered = options.filter.is_some();
     let is_each = options.each_part_alone || is_filtered && !are_even(segments);
     let asked = EngineOptions {

@@ -7,7 +7,7 @@ use stratann_storage::input::open_regular;
 use stratann_storage::{Error, Progress, Result};
 
 use super::content::Content;
-use super::made::{Built, Making, clear};
+use super::made::{Built, Making, NewVectors, clear};
 use super::merge::{Merged, Source, check_room, content_of, copy_payloads, ids_of, ordinals};
 use super::named::Files;
 
@@ -68,7 +68,7 @@ fn folded(
         // Rows keep their places, so ordinals are what they were.
         let with_it = source.segment.index(own.name).and_then(|index| index.segment_rows());
         let with_it = with_it.map_or_else(|| (0..rows as u32).collect(), <[u32]>::to_vec);
-        built.add(own.name, (None, with_it), making, progress)?;
+        built.add(own.name, NewVectors::new(None, with_it), making, progress)?;
     }
     let mut entry = built.finish((ids_of(sources), &payloads), (making, before), progress)?;
     payloads.remove()?;
@@ -78,7 +78,7 @@ fn folded(
     for own in &mut entry.indexes {
         own.measured_rows = older.index_of(own.name).and_then(|older| older.measured_rows);
     }
-    Ok(Merged { entry, ordinals })
+    Ok(Merged { entry, ordinals, taken_over: 0 })
 }
 
 /// Gives all files of a folder a second name in another one, which is made.

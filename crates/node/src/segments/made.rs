@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::delta::Shape as VectorShape;
-use stratann_engine::build::{BuildOptions, OptionsByKind, build, choose};
+use stratann_engine::build::{BuildOptions, GrowFrom, OptionsByKind, build, choose};
 use stratann_engine::curve::Curve;
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
@@ -24,7 +24,7 @@ use super::content::Content;
 use super::ids::{Entry, IdWriter};
 use super::layout::{IndexEntry, PayloadFiles, SegmentEntry};
 use super::named::{Files, Places, damaged};
-use super::payloads::{self, NewPayloads};
+use super::payloads::{self, Indexing, NewPayloads};
 use super::segment::{IDS, Segment};
 
 /// A set of fewer rows is scanned: no other kind answers it with less work.
@@ -60,6 +60,23 @@ pub(crate) struct Making {
     pub(crate) ram_budget: Option<u64>,
     /// Fields whose values are indexed.
     pub(crate) schema: Arc<Schema>,
+    /// Whether graphs grow from older ones.
+    pub(crate) grows_graphs: bool,
+}
+
+/// The vectors of an index that is made, in the order of these ordinals, which ascend.
+pub(super) struct NewVectors<'a> {
+    /// Without a reader index and vectors are in the folder.
+    pub(super) reader: Option<&'a Reader>,
+    pub(super) ordinals: Vec<u32>,
+    /// An older index that has most of them.
+    pub(super) grow_from: Option<GrowFrom>,
+}
+
+impl<'a> NewVectors<'a> {
+    pub(super) fn new(reader: Option<&'a Reader>, ordinals: Vec<u32>) -> NewVectors<'a> {
+        NewVectors { reader, ordinals, grow_from: None }
+    }
 }
 
 /// Recall curves of a segment. Measuring them takes most of the time of a build of a hundred thousand rows, and rows of
@@ -116,6 +133,11 @@ impl Making {
             shapes: self.vectors.iter().map(|own| own.shape).collect(),
             names: self.vectors.iter().map(|own| own.name.clone()).collect(),
         }
+    }
+
+    /// Which fields are indexed, in the memory that indexes of vectors had before.
+    pub(super) fn indexing(&self) -> Indexing<'_> {
+        Indexing { schema: &self.schema, bytes_max: self.ram_budget }
     }
 
     /// The same with less memory for the build, as so many bytes are taken beside it; half of it is left at least.
@@ -182,7 +204,7 @@ pub(crate) fn from_points(
             let ordinals: Vec<u32> = with_it.into_iter().map(|(_, ordinal)| ordinal).collect();
             if !ordinals.is_empty() {
                 let reader = Reader::from_memory(of.rows(ordinals.len() as u64), vectors)?;
-                built.add(name, (Some(&reader), ordinals), making, progress)?;
+                built.add(name, NewVectors::new(Some(&reader), ordinals), making, progress)?;
             }
         }
         let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
@@ -215,24 +237,33 @@ pub(super) struct Built<'a> {
     hashes: Vec<u64>,
     /// Bytes of all files so far.
     bytes: u64,
+    /// Rows whose neighbours are those of older graphs.
+    pub(super) taken_over: u64,
 }
 
 impl<'a> Built<'a> {
     /// No index yet, of a segment with so many rows.
     pub(super) fn new(folder: &'a Path, rows: u64, making: &Making) -> Built<'a> {
         let of_rows = if making.has_names() { (0..rows as u32).collect() } else { Vec::new() };
-        Built { folder, rows, indexes: Vec::new(), of_rows, hashes: vec![0; rows as usize], bytes: 0 }
+        Built {
+            folder,
+            rows,
+            indexes: Vec::new(),
+            of_rows,
+            hashes: vec![0; rows as usize],
+            bytes: 0,
+            taken_over: 0,
+        }
     }
 
-    /// Builds the index of a name, of the rows with these ordinals, which ascend. Without a reader index and vectors
-    /// are in the folder.
+    /// Builds the index of a name.
     ///
     /// # Errors
     /// A disk that is full or fails; memory; damage; an interruption.
     pub(super) fn add(
         &mut self,
         name: usize,
-        (reader, ordinals): (Option<&Reader>, Vec<u32>),
+        NewVectors { reader, ordinals, grow_from }: NewVectors<'_>,
         making: &Making,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -242,7 +273,7 @@ impl<'a> Built<'a> {
         let path = files.index();
         // An earlier attempt may have ended behind the index.
         if let Some(reader) = reader.filter(|_| Manifest::read(&path).is_err()) {
-            build_index(reader, &path, (making, of), progress)?;
+            self.taken_over += build_index(reader, (&path, grow_from), (making, of), progress)?;
         }
         let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
         let rows = reader.map_or(index.manifest().rows, |reader| reader.shape().rows);
@@ -295,8 +326,8 @@ impl<'a> Built<'a> {
         (making, before): (&Making, Content),
         progress: &dyn Progress,
     ) -> Result<SegmentEntry> {
-        let Built { folder, rows, indexes, of_rows, hashes, bytes } = self;
-        let payloads = payloads::write(folder, payloads, (&of_rows, &making.schema), progress)?;
+        let Built { folder, rows, indexes, of_rows, hashes, bytes, .. } = self;
+        let payloads = payloads::write(folder, payloads, (&of_rows, making.indexing()), progress)?;
         let (payloads, payload_hashes) = payloads.unzip();
         let payload_hashes = payload_hashes.unwrap_or_default();
         let mut writer = IdWriter::create(&folder.join(IDS), rows)?;
@@ -343,24 +374,26 @@ impl<'a> Built<'a> {
     }
 }
 
-/// Builds the index, or goes on with a build that was begun.
+/// Builds the index, or goes on with a build that was begun. Returns of how many rows the neighbours are those of an
+/// older graph.
 fn build_index(
     reader: &Reader,
-    path: &Path,
+    (path, grow_from): (&Path, Option<GrowFrom>),
     (making, of): (&Making, &VectorsMaking),
     progress: &dyn Progress,
-) -> Result<()> {
+) -> Result<u64> {
     let options = build_options(reader, (making, of), progress)?;
+    let options = BuildOptions { grow_from, ..options };
     let resumed = build(reader, path, &BuildOptions { resume: true, ..options.clone() }, progress);
-    match resumed {
+    let report = match resumed {
         // It was begun with other options, or by another version.
         Err(e) if e.kind == ErrorKind::BadInput => {
             clear(path)?;
-            build(reader, path, &options, progress)?;
+            build(reader, path, &options, progress)
         }
-        resumed => _ = resumed?,
-    }
-    Ok(())
+        resumed => resumed,
+    };
+    Ok(report?.facts.get("taken_over").and_then(|rows| rows.as_u64()).unwrap_or(0))
 }
 
 /// The options of a build, and its kind.

@@ -7,14 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::sieve::Sieve;
+use stratann_engine::build::GrowFrom;
 use stratann_engine::dataset::Reader;
+use stratann_params::IndexKind;
 use stratann_storage::budget::{free_disk_bytes, size};
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::content::Content;
 use super::ids::{Entries, Entry};
 use super::layout::SegmentEntry;
-use super::made::{Built, Making, VectorsMaking, clear};
+use super::made::{Built, Making, NewVectors, VectorsMaking, clear};
 use super::named::{Files, damaged};
 use super::overlay::Overlay;
 use super::payloads::Copied;
@@ -40,6 +42,8 @@ pub(crate) struct Merged {
     pub(crate) entry: SegmentEntry,
     /// For each source, by row: its ordinal in the new segment; `u32::MAX` for a dead row.
     pub(crate) ordinals: Vec<Vec<u32>>,
+    /// Rows whose neighbours in a graph are those of an older one.
+    pub(crate) taken_over: u64,
 }
 
 /// Merges segments into one. A merge that was begun in this folder, with the same rows, is gone on with.
@@ -82,7 +86,8 @@ fn merge_begun(
     let mut ordinals = ordinals(sources, progress)?;
     let payloads = copy_payloads(sources, &ordinals, (folder, rows), progress)?;
     let rows_of_sources: u64 = ordinals.iter().map(|own| own.len() as u64).sum();
-    let making = making.beside(4 * rows_of_sources + payloads.memory_bytes());
+    // Places of rows, those of the graph that grows once more, and of payloads.
+    let making = making.beside(8 * rows_of_sources + payloads.memory_bytes());
     let mut built = Built::new(folder, rows, &making);
     let mut hashes = vec![0u64; rows as usize];
     for (name, of) in making.vectors.iter().enumerate() {
@@ -96,17 +101,20 @@ fn merge_begun(
         let copied = (&*ordinals, &*own, &mut *hashes);
         copy_vectors(sources, copied, (&path, (name, of)), progress)?;
         let reader = Reader::open(&path)?;
-        built.add(name, (Some(&reader), own), &making, progress)?;
+        let grow_from = making.grows_graphs.then(|| grow_from(sources, (&ordinals, &own), name)).flatten();
+        let vectors = NewVectors { reader: Some(&reader), ordinals: own, grow_from };
+        built.add(name, vectors, &making, progress)?;
         drop(reader);
         std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
     }
     let before = content_of(sources, &hashes, &payloads)?;
+    let taken_over = built.taken_over;
     drop(hashes);
     let entry = built.finish((ids_of(sources), &payloads), (&making, before), progress)?;
     payloads.remove()?;
     Unfinished::remove(folder)?;
     ordinals.iter_mut().for_each(Vec::shrink_to_fit);
-    Ok(Merged { entry, ordinals })
+    Ok(Merged { entry, ordinals, taken_over })
 }
 
 /// Ordinals of the rows of a merged segment that have a vector of a name, ascending.
@@ -126,6 +134,23 @@ fn places_of(
     }
     own.sort_unstable();
     own
+}
+
+/// The largest graph of a name among the sources, which that of the merged segment can grow from; `own` are the
+/// ordinals that have a vector of the name.
+fn grow_from(sources: &[&Source], (ordinals, own): (&[Vec<u32>], &[u32]), name: usize) -> Option<GrowFrom> {
+    let graphs = sources.iter().zip(ordinals).filter_map(|(source, ordinals)| {
+        let index = source.segment.index(name)?;
+        let is_graph = index.index.manifest().kind() == Some(IndexKind::DiskGraph);
+        is_graph.then_some((index, ordinals))
+    });
+    let (index, ordinals) = graphs.max_by_key(|(index, _)| index.rows())?;
+    let place = |row: &u32| {
+        let ordinal = of_row(ordinals, *row);
+        own.binary_search(&ordinal).map_or(u32::MAX, |place| place as u32)
+    };
+    let rows: Vec<u32> = index.rows_of_segment().iter().map(place).collect();
+    Some(GrowFrom { graph: index.index.clone(), rows: Arc::new(rows) })
 }
 
 /// What the points of all sources are, by the hashes of their vectors and payloads in the order of their ids.

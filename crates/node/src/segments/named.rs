@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
@@ -194,6 +195,7 @@ impl IndexTables {
             index.preload(&Quiet)?;
         }
         let scanned = if is_in_memory { ScannedRows::load(&index, shape)? } else { None };
+        let index = Arc::new(index);
         Ok(NamedIndex { index, scanned, vectors: vectors.transpose()?, places, files, rows: entry.rows })
     }
 }
@@ -201,7 +203,7 @@ impl IndexTables {
 /// The open index of a name.
 pub(crate) struct NamedIndex {
     /// The index, in which ids are ordinals; with names they are places among the ordinals that it has.
-    pub(crate) index: Index,
+    pub(crate) index: Arc<Index>,
     /// The rows in memory, of a checkpoint.
     pub(crate) scanned: Option<ScannedRows>,
     vectors: Option<File>,
@@ -225,6 +227,17 @@ impl NamedIndex {
     /// The rows of the segment that have a vector; `None` where all have one.
     pub(crate) fn segment_rows(&self) -> Option<&[u32]> {
         self.places.as_ref().map(|places| &places.ordinals[..])
+    }
+
+    /// The row of the segment of each row of the index.
+    pub(super) fn rows_of_segment(&self) -> Vec<u32> {
+        let Some(places) = &self.places else { return (0..self.rows as u32).collect() };
+        let mut rows = vec![u32::MAX; places.ordinals.len()];
+        for (ordinal, id) in places.ordinals.iter().zip(0u32..) {
+            let row = places.row_of_id(id).and_then(|row| rows.get_mut(row as usize));
+            row.into_iter().for_each(|row| *row = *ordinal);
+        }
+        rows
     }
 
     /// Whether a row of the segment has a vector.

@@ -36,6 +36,24 @@ fn damaged(path: &Path, why: &str) -> Error {
     Error::corrupt(format!("{path} is damaged: {why}; restore the segment, or drop the collection"))
 }
 
+/// Least memory of values that are indexed: with less, runs would be many and small.
+const INDEXING_BYTES_MIN: u64 = 4 << 20;
+
+/// Which fields are indexed, and in how much memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Indexing<'a> {
+    pub(crate) schema: &'a Schema,
+    /// Memory of values, bytes; `None` for no limit.
+    pub(crate) bytes_max: Option<u64>,
+}
+
+impl Indexing<'_> {
+    fn builder(self, path: &Path, rows: u32) -> IndexBuilder {
+        IndexBuilder::new(path, self.schema, rows)
+            .within(self.bytes_max.map(|all| all.max(INDEXING_BYTES_MIN)))
+    }
+}
+
 /// Payloads that go into a segment, as compact JSON by the places of their ids.
 pub(super) trait NewPayloads {
     /// Whether there is any.
@@ -125,7 +143,7 @@ impl NewPayloads for Copied {
 pub(super) fn write(
     folder: &Path,
     given: &dyn NewPayloads,
-    (rows_by_ordinal, schema): (&[u32], &Schema),
+    (rows_by_ordinal, indexing): (&[u32], Indexing<'_>),
     progress: &dyn Progress,
 ) -> Result<Option<(PayloadFiles, Vec<Option<u64>>)>> {
     let generation = 1;
@@ -142,7 +160,7 @@ pub(super) fn write(
             *own = ordinal;
         }
     }
-    let (mut writer, mut index) = (RowsWriter::create(&path, rows)?, IndexBuilder::new(schema, rows));
+    let (mut writer, mut index) = (RowsWriter::create(&path, rows)?, indexing.builder(&index_path, rows));
     progress.stage("writing payloads", rows.into(), "rows");
     for (row, ordinal) in (0..).zip(ordinals) {
         if row % ROWS_AT_ONCE == 0 {
@@ -151,13 +169,13 @@ pub(super) fn write(
         }
         let Some(json) = given.get(ordinal)? else { continue };
         writer.push_json(row, &json)?;
-        if !schema.is_empty() {
+        if !indexing.schema.is_empty() {
             let payload = Payload::from_stored(&json);
             index.push(row, &payload.map_err(|why| damaged(&path, &format!("row {row}: {why}")))?)?;
         }
     }
     writer.finish()?;
-    index.finish(&index_path)?;
+    index.finish()?;
     let hashes = hashes(&path, rows)?;
     let files = PayloadFiles { rows: file_entry(&path)?, generation, index: file_entry(&index_path)? };
     Ok(Some((files, hashes)))
@@ -207,12 +225,12 @@ impl Payloads {
     pub(super) fn reindexed(
         &self,
         (folder, files): (&Path, &PayloadFiles),
-        schema: &Schema,
+        indexing: Indexing<'_>,
         progress: &dyn Progress,
     ) -> Result<(Payloads, PayloadFiles)> {
         let generation = files.generation.saturating_add(1);
         let path = folder.join(index_name(generation));
-        let mut index = IndexBuilder::new(schema, self.rows.rows());
+        let mut index = indexing.builder(&path, self.rows.rows());
         progress.stage("indexing payloads", self.rows.count().into(), "payloads");
         let mut count = 0u32;
         self.rows.for_all(|row, json| {
@@ -225,7 +243,7 @@ impl Payloads {
             index
                 .push(row, &payload.map_err(|why| damaged(&folder.join(ROWS), &format!("row {row}: {why}")))?)
         })?;
-        index.finish(&path)?;
+        index.finish()?;
         let index = PayloadIndex::open(&path)?;
         let files = PayloadFiles { rows: files.rows.clone(), generation, index: file_entry(&path)? };
         Ok((Payloads { rows: self.rows.clone(), index }, files))
@@ -375,7 +393,9 @@ mod tests {
         copied.add(u32::MAX, br#"{"a":9}"#).unwrap();
         assert_eq!((copied.hash(1), copied.hash(2)), (None, Some(Content::of_payload(br#"{"a":2}"#))));
         let rows = [3, 2, 0, 1];
-        let written = write(place.path(), &copied, (&rows, &Schema::new()), &Quiet).unwrap();
+        let schema = Schema::new();
+        let indexing = Indexing { schema: &schema, bytes_max: Some(0) };
+        let written = write(place.path(), &copied, (&rows, indexing), &Quiet).unwrap();
         let (files, hashes) = written.unwrap();
         assert_eq!(hashes, [copied.hash(2), None, None, copied.hash(0)]);
         let own = Payloads::open(place.path(), &files, 4).unwrap();
@@ -384,7 +404,7 @@ mod tests {
         assert_eq!(verify(place.path(), &files, 4).unwrap(), hashes);
         assert!(Payloads::open(place.path(), &files, 5).is_err());
         let empty = Copied::create(place.path(), 4).unwrap();
-        assert!(write(place.path(), &empty, (&rows, &Schema::new()), &Quiet).unwrap().is_none());
+        assert!(write(place.path(), &empty, (&rows, indexing), &Quiet).unwrap().is_none());
         assert!(!place.path().join(ROWS).exists());
         copied.remove().unwrap();
     }

@@ -12,7 +12,7 @@ const CHECKPOINT: u8 = 0;
 /// Level between.
 const BETWEEN: u8 = 1;
 /// Level of the largest segment.
-const LARGEST: u8 = 2;
+pub(crate) const LARGEST: u8 = 2;
 /// Segments of a level before they are merged, unless they have enough rows.
 const SEGMENTS_MAX: usize = 3;
 /// The upper levels go into the largest segment when they have one in so many of its rows.

@@ -10,7 +10,7 @@ use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
 use stratann_engine::search::SearchOptions;
 use stratann_payload::index::{Evaluated, RowFacts};
-use stratann_payload::{IdValue, Predicate, Schema};
+use stratann_payload::{IdValue, Predicate};
 use stratann_storage::data_file::open_file;
 use stratann_storage::durable::sync_folder;
 use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
@@ -19,7 +19,7 @@ use super::content::Content;
 use super::ids::{IdTable, Place};
 use super::layout::SegmentEntry;
 use super::named::{IndexTables, NamedIndex, damaged, missing};
-use super::payloads::{self, Payloads};
+use super::payloads::{self, Indexing, Payloads};
 use crate::rows::ExternalId;
 
 /// Most searches that warm a segment.
@@ -153,12 +153,12 @@ impl Segment {
     /// No memory; `Corrupt` and `Io`; an interruption.
     pub(crate) fn reindexed(
         &self,
-        schema: &Schema,
+        indexing: Indexing<'_>,
         memory: &dyn SegmentMemory,
         progress: &dyn Progress,
     ) -> Result<Option<Segment>> {
         let (Some(files), Some(payloads)) = (&self.entry.payloads, &self.payloads) else { return Ok(None) };
-        let (payloads, next) = payloads.reindexed((&self.folder, files), schema, progress)?;
+        let (payloads, next) = payloads.reindexed((&self.folder, files), indexing, progress)?;
         sync_folder(&self.folder)?;
         let taken = memory.take(payloads.memory_bytes(), 0, 0)?;
         let bytes = self.entry.bytes.saturating_sub(files.bytes()).saturating_add(next.bytes());
@@ -589,6 +589,7 @@ mod tests {
         let kind = Some(IndexKind::DiskGraph);
         let making = Making {
             vectors: vec![VectorsMaking { name: String::new(), shape, kind, curves: None }],
+            grows_graphs: true,
             number: 1,
             level: 2,
             threads: 1,

@@ -24,6 +24,7 @@ mod evaluate;
 mod field;
 mod numbers;
 mod ordered;
+mod runs;
 mod terms;
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,7 @@ use stratann_storage::Result;
 
 use super::PartEntry;
 use super::bitmaps::{self, Code, Reader};
+use super::runs::{Run, RunFile};
 use crate::number::NumberKey;
 use crate::predicate::Span;
 use crate::stored::{PartFile, PartWriter, number, number32};
@@ -47,12 +48,87 @@ pub(super) fn term_of(key: NumberKey) -> [u8; KEY_BYTES] {
     term
 }
 
-/// Writes numbers with their rows.
-pub(super) fn write(file: &mut PartWriter, mut entries: Vec<(NumberKey, u32)>) -> Result<PartEntry> {
-    entries.sort_unstable();
-    entries.dedup();
+/// Memory of a number while it is gathered and sorted.
+const NUMBER_BYTES: usize = 40;
+
+/// Numbers that are gathered, each with its row.
+#[derive(Default)]
+pub(super) struct NumbersBuilder {
+    entries: Vec<(NumberKey, u32)>,
+    /// Numbers that were gathered before, as terms.
+    runs: Vec<Run>,
+}
+
+impl NumbersBuilder {
+    /// Adds a number of a row.
+    pub(super) fn push(&mut self, key: NumberKey, row: u32) {
+        self.entries.push((key, row));
+    }
+
+    /// Memory until it is written, bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.entries.len() * NUMBER_BYTES
+    }
+
+    /// Writes what was gathered so far as a run. Later rows are beyond it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn spill(&mut self, file: &mut RunFile) -> Result<()> {
+        let mut run = file.begin()?;
+        let (entries, mut rows) = (self.take_sorted(), Vec::new());
+        for equal in entries.chunk_by(|one, two| one.0 == two.0) {
+            rows.clear();
+            rows.extend(equal.iter().map(|(_, row)| *row));
+            let key = equal.first().map(|(key, _)| term_of(*key));
+            key.map_or(Ok(()), |key| run.add(&key, &rows))?;
+        }
+        self.runs.push(run.finish()?);
+        Ok(())
+    }
+
+    fn take_sorted(&mut self) -> Vec<(NumberKey, u32)> {
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.sort_unstable();
+        entries.dedup();
+        entries
+    }
+
+    /// Writes numbers with their rows.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn finish(mut self, file: &mut PartWriter, runs: &mut RunFile) -> Result<PartEntry> {
+        if self.runs.is_empty() {
+            let entries = self.take_sorted();
+            return write(file, |each| entries.chunks(ENTRIES_MAX).try_for_each(each));
+        }
+        self.spill(runs)?;
+        write(file, |each| {
+            let mut block = Vec::with_capacity(ENTRIES_MAX);
+            runs.merge(&self.runs, |term, rows| {
+                let key = key_of_term(term);
+                for row in rows {
+                    block.extend(key.map(|key| (key, *row)));
+                    if block.len() == ENTRIES_MAX {
+                        each(&block)?;
+                        block.clear();
+                    }
+                }
+                Ok(())
+            })?;
+            if block.is_empty() { Ok(()) } else { each(&block) }
+        })
+    }
+}
+
+/// What takes sorted entries of a part.
+type EachBlock<'a> = &'a mut dyn FnMut(&[(NumberKey, u32)]) -> Result<()>;
+
+/// Writes sorted entries, which `blocks` passes part by part, twice.
+fn write(file: &mut PartWriter, blocks: impl Fn(EachBlock<'_>) -> Result<()>) -> Result<PartEntry> {
     let mut places = Vec::new();
-    for block in entries.chunks(ENTRIES_MAX) {
+    blocks(&mut |block| {
         let is_wide = block.iter().any(|(key, _)| key.rest != 0);
         let mut bytes = vec![u8::from(is_wide)];
         block.iter().for_each(|(key, _)| bytes.extend(key.order.to_le_bytes()));
@@ -61,19 +137,30 @@ pub(super) fn write(file: &mut PartWriter, mut entries: Vec<(NumberKey, u32)>) -
         }
         block.iter().for_each(|(_, row)| bytes.extend(row.to_le_bytes()));
         places.push(file.part(&bytes)?);
-    }
+        Ok(())
+    })?;
     // Sets of rows stand together, as a wide range reads most of them.
-    let mut table = Vec::new();
-    for (block, place) in entries.chunks(ENTRIES_MAX).zip(places) {
+    let (mut table, mut places, mut last) = (Vec::new(), places.into_iter(), None);
+    blocks(&mut |block| {
         let rows: RoaringBitmap = block.iter().map(|(_, row)| *row).collect();
         let code = bitmaps::write_bitmap(file, rows)?;
-        table.extend(key_bytes(block[0].0));
-        table.extend((block.len() as u32).to_le_bytes());
-        table.extend(place.to_le_bytes());
-        table.extend(code.to_le_bytes());
-    }
-    table.extend(entries.last().map(|(key, _)| key_bytes(*key)).unwrap_or_default());
+        if let (Some((first, _)), Some(place)) = (block.first(), places.next()) {
+            table.extend(key_bytes(*first));
+            table.extend((block.len() as u32).to_le_bytes());
+            table.extend(place.to_le_bytes());
+            table.extend(code.to_le_bytes());
+        }
+        last = block.last().map(|(key, _)| key_bytes(*key));
+        Ok(())
+    })?;
+    table.extend(last.unwrap_or_default());
     Ok(PartEntry { place: file.part(&table)?, bytes: table.len() as u64 })
+}
+
+/// The number of a term.
+fn key_of_term(term: &[u8]) -> Option<NumberKey> {
+    let (order, rest) = (term.first_chunk()?, term.get(8..)?.first_chunk()?);
+    Some(NumberKey { order: u64::from_be_bytes(*order), rest: (u16::from_be_bytes(*rest) ^ 1 << 15) as i16 })
 }
 
 fn key_bytes(key: NumberKey) -> [u8; KEY_BYTES] {

@@ -22,6 +22,7 @@ use stratann_storage::{Error, Result};
 
 use super::PartEntry;
 use super::bitmaps::{self, Code};
+use super::runs::{Run, RunFile};
 use crate::id::{uuid_of, uuid_text};
 use crate::stored::{PartFile, PartWriter, Window, number, number32};
 
@@ -63,17 +64,25 @@ impl Form {
     }
 }
 
+/// Memory of a term while it is gathered and sorted, besides its bytes; and of a row of it.
+const TERM_BYTES: usize = 128;
+const PAIR_BYTES: usize = 24;
+
 /// Terms that are gathered: each different one once, and eight bytes for each row of it.
 pub(super) struct TermsBuilder {
     form: Form,
     terms: HashMap<Vec<u8>, u32>,
+    /// Bytes of all terms.
+    bytes: usize,
     /// Number of the term, row; in the order of rows.
     pairs: Vec<(u32, u32)>,
+    /// Terms and rows that were gathered before.
+    runs: Vec<Run>,
 }
 
 impl TermsBuilder {
     pub(super) fn new(form: Form) -> TermsBuilder {
-        TermsBuilder { form, terms: HashMap::new(), pairs: Vec::new() }
+        TermsBuilder { form, terms: HashMap::new(), bytes: 0, pairs: Vec::new(), runs: Vec::new() }
     }
 
     /// Adds a string of a row; rows ascend.
@@ -87,6 +96,7 @@ impl TermsBuilder {
         let number = match self.terms.get(&*term) {
             Some(number) => *number,
             None => {
+                self.bytes += term.len();
                 self.terms.insert(term.into_owned(), next);
                 next
             }
@@ -94,9 +104,26 @@ impl TermsBuilder {
         self.pairs.push((number, row));
     }
 
-    /// Writes rows and terms.
-    pub(super) fn finish(self, file: &mut PartWriter) -> Result<PartEntry> {
-        let TermsBuilder { terms, pairs, .. } = self;
+    /// Memory until it is written, bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes + self.terms.len() * TERM_BYTES + self.pairs.len() * PAIR_BYTES
+    }
+
+    /// Writes what was gathered so far as a run. Later rows are beyond it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn spill(&mut self, file: &mut RunFile) -> Result<()> {
+        let mut run = file.begin()?;
+        self.take_sorted(|term, rows| run.add(term, rows))?;
+        self.runs.push(run.finish()?);
+        Ok(())
+    }
+
+    /// Passes the terms of the memory in their order, with their rows, and forgets them.
+    fn take_sorted(&mut self, mut each: impl FnMut(&[u8], &[u32]) -> Result<()>) -> Result<()> {
+        let (terms, pairs) = (std::mem::take(&mut self.terms), std::mem::take(&mut self.pairs));
+        self.bytes = 0;
         // Rows of a term stand from `starts[number]` on.
         let mut starts = vec![0usize; terms.len() + 1];
         pairs.iter().for_each(|(number, _)| starts[*number as usize + 1] += 1);
@@ -112,31 +139,110 @@ impl TermsBuilder {
         }
         let mut sorted: Vec<(Vec<u8>, u32)> = terms.into_iter().collect();
         sorted.sort_unstable();
-        let (mut maps, mut from) = (Vec::new(), 0);
-        while from < sorted.len() {
-            let mut bytes = 0;
-            let fits = sorted[from..].iter().take(MAP_TERMS).take_while(|(term, _)| {
-                let fits = bytes <= MAP_BYTES;
-                bytes += term.len();
-                fits
-            });
-            let to = from + fits.count();
-            let mut map = MapBuilder::memory();
-            for (term, number) in &sorted[from..to] {
-                let number = *number as usize;
-                let mut own = rows[starts[number]..starts[number + 1]].to_vec();
-                own.dedup();
-                map.insert(term, bitmaps::write(file, &own)?).map_err(|e| unsorted(&e))?;
-            }
-            let before = from.checked_sub(1).map_or(&[][..], |last| &sorted[last].0);
-            maps.push((
-                separator(before, &sorted[from].0).to_vec(),
-                map.into_inner().map_err(|e| unsorted(&e))?,
-            ));
-            from = to;
+        let mut own = Vec::new();
+        for (term, number) in sorted {
+            own.clear();
+            own.extend(&rows[starts[number as usize]..starts[number as usize + 1]]);
+            own.dedup();
+            each(&term, &own)?;
+        }
+        Ok(())
+    }
+
+    /// Writes rows and terms.
+    ///
+    /// # Errors
+    /// `Io`; `BadInput` for terms of 4 GiB or more.
+    pub(super) fn finish(mut self, file: &mut PartWriter, runs: &mut RunFile) -> Result<PartEntry> {
+        let mut maps = MapsWriter::default();
+        if self.runs.is_empty() {
+            self.take_sorted(|term, rows| maps.add(file, term, rows))?;
+        } else {
+            self.spill(runs)?;
+            runs.merge(&self.runs, |term, rows| maps.add(file, term, rows))?;
+        }
+        maps.finish(file)
+    }
+}
+
+/// Terms that are written in their order, in maps.
+struct MapsWriter {
+    map: MapBuilder<Vec<u8>>,
+    /// Terms of the map, and their bytes.
+    count: usize,
+    bytes: usize,
+    /// A text that no term of the map is below, and all terms before it are.
+    first: Vec<u8>,
+    /// The last term in a map.
+    last: Vec<u8>,
+    /// A term that may have more rows, and its rows so far; none at the beginning.
+    term: Vec<u8>,
+    rows: Vec<u32>,
+    /// Maps that are whole, with `first` of each.
+    maps: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Default for MapsWriter {
+    fn default() -> MapsWriter {
+        MapsWriter {
+            map: MapBuilder::memory(),
+            count: 0,
+            bytes: 0,
+            first: Vec::new(),
+            last: Vec::new(),
+            term: Vec::new(),
+            rows: Vec::new(),
+            maps: Vec::new(),
+        }
+    }
+}
+
+impl MapsWriter {
+    /// Adds rows of a term that is not below those before it.
+    fn add(&mut self, file: &mut PartWriter, term: &[u8], rows: &[u32]) -> Result<()> {
+        if self.term != term {
+            self.end_term(file)?;
+            self.term.clear();
+            self.term.extend(term);
+        }
+        self.rows.extend(rows);
+        Ok(())
+    }
+
+    fn end_term(&mut self, file: &mut PartWriter) -> Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        if self.count == MAP_TERMS || self.bytes > MAP_BYTES {
+            self.end_map()?;
+        }
+        if self.count == 0 {
+            self.first = separator(&self.last, &self.term).to_vec();
+        }
+        let code = bitmaps::write(file, &self.rows)?;
+        self.rows.clear();
+        self.map.insert(&self.term, code).map_err(|e| unsorted(&e))?;
+        self.count += 1;
+        self.bytes += self.term.len();
+        self.last.clone_from(&self.term);
+        Ok(())
+    }
+
+    fn end_map(&mut self) -> Result<()> {
+        let map = std::mem::replace(&mut self.map, MapBuilder::memory());
+        (self.count, self.bytes) = (0, 0);
+        let map = map.into_inner().map_err(|e| unsorted(&e))?;
+        self.maps.push((std::mem::take(&mut self.first), map));
+        Ok(())
+    }
+
+    fn finish(mut self, file: &mut PartWriter) -> Result<PartEntry> {
+        self.end_term(file)?;
+        if self.count > 0 {
+            self.end_map()?;
         }
         let mut table = Vec::new();
-        for (first, map) in maps {
+        for (first, map) in self.maps {
             table.extend(file.part(&map)?.to_le_bytes());
             table.extend((map.len() as u32).to_le_bytes());
             table.extend((first.len() as u32).to_le_bytes());

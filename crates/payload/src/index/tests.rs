@@ -55,14 +55,14 @@ struct Files {
 fn written(payloads: Vec<Payload>, schema: &Schema) -> Files {
     let place = tempfile::tempdir().unwrap();
     let (path, rows) = (place.path().join("payload-1.index"), payloads.len() as u32);
-    let mut index = IndexBuilder::new(schema, rows);
+    let mut index = IndexBuilder::new(&path, schema, rows);
     let mut writer = RowsWriter::create(&place.path().join("payload-1.rows"), rows).unwrap();
     for (row, payload) in (0..).zip(&payloads) {
         index.push(row, payload).unwrap();
         writer.push(row, payload).unwrap();
     }
     writer.finish().unwrap();
-    assert_eq!(index.finish(&path).unwrap(), std::fs::metadata(&path).unwrap().len());
+    assert_eq!(index.finish().unwrap(), std::fs::metadata(&path).unwrap().len());
     let index = PayloadIndex::open(&path).unwrap();
     assert_eq!(index.schema(), *schema);
     let rows = PayloadRows::open(&place.path().join("payload-1.rows")).unwrap();
@@ -316,11 +316,37 @@ fn rows_become_a_sieve() {
 
 #[test]
 fn rows_are_given_in_their_order() {
-    let mut builder = IndexBuilder::new(&Schema::new(), 10);
+    let mut builder = IndexBuilder::new(FilePath::new("none"), &Schema::new(), 10);
     builder.push(3, &Payload::new()).unwrap();
     for row in [3, 2, 10] {
         assert!(builder.push(row, &Payload::new()).unwrap_err().message.contains("in their order"));
     }
+}
+
+#[test]
+fn an_index_within_little_memory_is_the_same() {
+    let mut random = Random(5);
+    let fields =
+        schema(json!({"a": ["keyword", "integer", "text", "bool"], "b": ["float", "datetime", "uuid"],
+        "c": ["keyword", "float"]}));
+    let payloads: Vec<Payload> = (0..3000).map(|_| random.payload()).collect();
+    let place = tempfile::tempdir().unwrap();
+    let build = |bytes_max| {
+        let path = place.path().join("one.index");
+        let mut builder = IndexBuilder::new(&path, &fields, 3000).within(bytes_max);
+        (0..).zip(&payloads).for_each(|(row, payload)| builder.push(row, payload).unwrap());
+        let spilled = builder.spilled();
+        builder.finish().unwrap();
+        (std::fs::read(&path).unwrap(), spilled)
+    };
+    let (whole, spilled) = build(None);
+    assert_eq!(spilled, 0);
+    for bytes_max in [20_000, 200_000] {
+        let (bytes, spilled) = build(Some(bytes_max));
+        assert!(spilled > 0, "{bytes_max}");
+        assert!(bytes == whole, "{bytes_max}: the bytes differ after {spilled} runs");
+    }
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1, "nothing is left beside it");
 }
 
 #[test]

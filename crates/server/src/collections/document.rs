@@ -349,6 +349,11 @@ pub(super) const INFO_REPLY: Object = Object {
             Shape::Whole,
             "segments whose payloads alone were written again since then",
         ),
+        always(
+            "rows_taken_over",
+            Shape::Whole,
+            "rows of merged segments whose neighbours in a graph were taken over from an older one since then",
+        ),
         always("trouble", Shape::Null(&Shape::Text), "why the last checkpoint or merge failed"),
         always("trouble_code", Shape::Null(&Shape::Name(Names::Code)), "the code of that error"),
         always("jobs", Shape::List(&Shape::Name(Names::Job)), "kinds of jobs that wait or run"),

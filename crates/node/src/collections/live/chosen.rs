@@ -7,7 +7,7 @@ use stratann_core::sieve::Sieve;
 
 use super::slot::{Shared, Turn};
 use crate::collections::delta::{SegmentState, State};
-use crate::segments::{Layout, Level, Merged, Newer, Sized, Source};
+use crate::segments::{LARGEST, Layout, Level, Merged, Newer, Sized, Source};
 
 /// The payloads of a segment are written again when those of one in so many rows have changed.
 const FOLDED_SHARE: u64 = 20;
@@ -38,7 +38,7 @@ impl Chosen {
     pub(super) fn all(all: &[SegmentState], taken: &Taken) -> Option<Chosen> {
         let free = all.iter().filter(|own| !taken.contains(&own.segment.entry.number));
         let segments: Vec<SegmentState> = free.cloned().collect();
-        (!segments.is_empty()).then_some(Chosen { segments, level: 2, is_fold: false })
+        (!segments.is_empty()).then_some(Chosen { segments, level: LARGEST, is_fold: false })
     }
 
     pub(super) fn sources(self) -> Vec<Source> {
@@ -122,22 +122,4 @@ impl Turn {
     pub(super) fn layout(&self, state: &State, watermark: u64) -> Layout {
         Layout::new(watermark, self.next_segment, state.entries())
     }
-}
-
-/// Memory of builds up to which each of them may have all of it.
-const BUILDS_SHORT: u64 = 128 << 20;
-
-/// Whether merges of a collection are made one after another, for want of memory for two.
-pub(super) fn are_builds_short(build_bytes: Option<u64>) -> bool {
-    build_bytes.is_some_and(|all| all < 2 * BUILDS_SHORT)
-}
-
-/// Memory of a build for a level, of that of all builds: one of each level may be made at once.
-pub(super) fn share_of_builds(all: u64, level: u8) -> u64 {
-    let eighths = match level {
-        0 => 1,
-        1 => 2,
-        _ => 5,
-    };
-    (all / 8 * eighths).max(all.min(BUILDS_SHORT))
 }

@@ -1,16 +1,18 @@
 //! How segments of a collection are made and opened.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use stratann_params::IndexKind;
 use stratann_storage::ErrorKind;
 
-use super::chosen::share_of_builds;
 use super::slot::{Shared, Slot};
 use crate::collections::budget::SegmentRoom;
 use crate::collections::error::{Kind, Result};
 use crate::collections::spec::{NamedSpec, VectorsOf};
 use crate::segments::{Curves, Making, Segment, SegmentEntry, VectorsMaking, folder_of};
+
+/// Memory of builds up to which each of them may have all of it.
+const BUILDS_SHORT: u64 = 128 << 20;
 
 /// Kind of an index, `None` to choose, and the curves that it may take over.
 pub(super) type KindAndCurves = (Option<IndexKind>, Option<Curves>);
@@ -34,6 +36,7 @@ impl Slot {
             threads: shared.options.threads,
             ram_budget: shared.options.build_bytes.map(|all| share_of_builds(all, level)),
             schema: self.schema(shared)?,
+            grows_graphs: shared.options.grows_graphs,
         })
     }
 
@@ -65,4 +68,22 @@ impl Slot {
             opened => opened.map(Some),
         }
     }
+}
+
+impl Shared {
+    /// Where there is no memory for two merges, of one collection or of several: makes them one after another.
+    pub(super) fn merging_alone(&self) -> Option<MutexGuard<'_, ()>> {
+        let are_short = self.options.build_bytes.is_some_and(|all| all < 2 * BUILDS_SHORT);
+        are_short.then(|| self.merging.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+}
+
+/// Memory of a build for a level, of that of all builds: one of each level may be made at once.
+pub(super) fn share_of_builds(all: u64, level: u8) -> u64 {
+    let eighths = match level {
+        0 => 1,
+        1 => 2,
+        _ => 5,
+    };
+    (all / 8 * eighths).max(all.min(BUILDS_SHORT))
 }

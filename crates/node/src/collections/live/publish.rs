@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard};
 use stratann_core::sieve::Sieve;
 use stratann_storage::{ErrorKind, Progress};
 
-use super::chosen::{Chosen, Taken, are_builds_short, changed, died, sized, to_fold};
+use super::chosen::{Chosen, Taken, changed, died, sized, to_fold};
 use super::jobs::{Job, beside_searches};
 use super::opening::{due, minor_due};
 use super::slot::{Live, Shared, Slot, Turn};
@@ -178,7 +178,6 @@ impl Slot {
 
     /// Merges segments other than the largest as long as some are due.
     pub(crate) fn minor_merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
-        let _alone = are_builds_short(shared.options.build_bytes).then(|| self.running(Job::Merge));
         let choose = |state: &State, taken: &Taken| {
             minor_due(shared, &self.specs, state, taken).map(|next| Chosen::level(next, state))
         };
@@ -229,6 +228,7 @@ impl Slot {
         choose: impl Fn(&State, &Taken) -> Option<Chosen>,
     ) -> Result<bool> {
         shared.check_writable()?;
+        let _alone = shared.merging_alone();
         let _running = self.running(job);
         let (chosen, is_fold, level, number) = {
             let mut turn = self.turn();
@@ -302,6 +302,7 @@ impl Slot {
         let made = beside_searches(is_urgent, make)?;
         let count = if is_fold { &self.payloads_folded } else { &self.indexes_built };
         count.fetch_add(1, Ordering::Relaxed);
+        self.rows_taken_over.fetch_add(made.taken_over, Ordering::Relaxed);
         Ok(Some(made))
     }
 

@@ -12,13 +12,14 @@ use stratann_payload::schema::FIELDS_MAX;
 use stratann_storage::Progress;
 
 use super::jobs::Job;
+use super::making::share_of_builds;
 use super::opening::damaged;
 use super::slot::{Shared, Slot};
 use crate::collections::budget::SegmentRoom;
 use crate::collections::delta::State;
 use crate::collections::error::{Error, Result};
 use crate::rows::{Batch, Key, Outcome, RowKind};
-use crate::segments::Segment;
+use crate::segments::{Indexing, LARGEST, Segment};
 
 const VERSION: u8 = 1;
 
@@ -93,7 +94,9 @@ impl Slot {
         };
         let Some(older) = of_other_schema(&state, &schema) else { return Ok(false) };
         let room = SegmentRoom::replacing(&shared.memory, self.id, 0);
-        let Some(new) = older.reindexed(&schema, &room, progress)? else { return Ok(false) };
+        let bytes_max = shared.options.build_bytes.map(|all| share_of_builds(all, LARGEST));
+        let indexing = Indexing { schema: &schema, bytes_max };
+        let Some(new) = older.reindexed(indexing, &room, progress)? else { return Ok(false) };
         if new.payloads.as_ref().is_some_and(|own| own.schema() != *schema) {
             return Err(Error::corrupt(
                 "an index of payloads has other fields than those that it was made for",

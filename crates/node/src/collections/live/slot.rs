@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) salvaged: Left,
     /// Held while what the rows say of segments is copied.
     pub(crate) copying: Mutex<()>,
+    /// Held by each merge where memory of builds is short.
+    pub(crate) merging: Mutex<()>,
     /// Collections that were opened, some of which are closed again.
     pub(crate) opened: Mutex<Vec<Weak<Slot>>>,
     /// Counts uses, so that collections have an order of them.
@@ -170,6 +172,8 @@ pub(crate) struct Slot {
     /// Indexes that checkpoints and merges built, and segments whose payloads alone were written again.
     pub(crate) indexes_built: AtomicU64,
     pub(crate) payloads_folded: AtomicU64,
+    /// Rows whose neighbours in a graph were taken over by merges.
+    pub(crate) rows_taken_over: AtomicU64,
     /// Whether jobs of its kind rest for want of memory.
     pub(crate) rests: [MergeRest; Job::KINDS],
     /// Why the last job of its kind failed, if it did.
@@ -188,6 +192,7 @@ impl Slot {
             rests: Default::default(),
             indexes_built: 0.into(),
             payloads_folded: 0.into(),
+            rows_taken_over: 0.into(),
             live: RwLock::default(),
             is_dropped: false.into(),
             is_used: false.into(),
