@@ -38,8 +38,8 @@ fn lists_with(wanted: u32, nearest: impl Iterator<Item = (u32, u32)>) -> Option<
 }
 
 /// How many lists with a match a query visits that would visit `nprobe` if matches lay anywhere, by their share near
-/// the query: see [`lists_to_visit`]. There are so many matches among so many rows, and `nearest` has both of each list.
-/// `None` where none of them has a match.
+/// the query: see [`lists_to_visit`]. There are so many matches among so many rows, and `nearest` has both numbers of
+/// each list. `None` where none of them has a match.
 pub(crate) fn visits(
     (nprobe, far_tenths): (u32, u8),
     (matches, rows): (u64, u64),
