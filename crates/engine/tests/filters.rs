@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Built, Set, clustered, hits, ids, nearest, normal, on_disk, queries, quick, row_ids, run_plain,
-    with_graph, with_sieve,
+    Built, Set, clustered, filter, hits, ids, nearest, normal, on_disk, options, queries, quick, row_ids,
+    run_plain, search, with_graph, with_sieve,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -103,20 +103,6 @@ proptest! {
             }
         }
     }
-}
-
-fn search(index: &Index, asked: &Set, filters: Filters<'_>, options: &SearchOptions) -> Answers {
-    let answers = index.search_filtered(&asked.bytes, filters, options, &Quiet).unwrap();
-    assert!(answers.failed.is_empty(), "{:?}", answers.failed);
-    answers
-}
-
-fn filter(index: &Index, ids: &[u64], naming: Naming, options: &SearchOptions) -> Filter {
-    index.filter(ids, naming, options, &Quiet).unwrap()
-}
-
-fn options(k: usize, recall: f64) -> SearchOptions {
-    SearchOptions { k, effort: Effort::Recall(recall), threads: 2, ..SearchOptions::default() }
 }
 
 fn calibrated(kind: IndexKind) -> Built {

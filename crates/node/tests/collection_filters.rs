@@ -203,8 +203,18 @@ fn fill(points: &Collection, ids: std::ops::Range<u64>) {
     }
 }
 
+/// Vectors as [`fill`] makes them.
+fn queries() -> Vec<Vec<u8>> {
+    let query = |seed: u64| {
+        let mut noise = Noise(1_000_000 + seed);
+        (0..8).map(|_| noise.below(200) as u8 + 1).collect()
+    };
+    (0..100).map(query).collect()
+}
+
 #[test]
 fn every_kind_of_index_returns_what_matches() {
+    let queries = queries();
     for kind in [
         IndexKind::DiskGraph,
         IndexKind::HybridIvf,
@@ -235,17 +245,15 @@ fn every_kind_of_index_returns_what_matches() {
             assert!((about.least..=about.most).contains(&counted.points), "{text}: {about:?}");
             assert!(about.points.abs_diff(counted.points) <= 120 && about.payloads <= 256, "{about:?}");
             let all = points.scroll_matching(None, 16_000, &filter).unwrap().points;
+            let options = SearchOptions { filter: Some(filter.clone()), ..SearchOptions::default() };
+            let hits = points.search_with(&queries.concat(), &options).unwrap().hits;
             let (mut exact, mut found, mut wanted) = (stratann_kernel::distance::Exact::default(), 0, 0);
-            for seed in 0..20 {
-                let mut noise = Noise(1_000_000 + seed);
-                let query: Vec<u8> = (0..8).map(|_| noise.below(200) as u8 + 1).collect();
-                exact.set(spec.metric, spec.dtype, spec.dim, &query);
+            for (query, hits) in queries.iter().zip(hits) {
+                exact.set(spec.metric, spec.dtype, spec.dim, query);
                 let mut distances: Vec<f32> =
                     all.iter().map(|point| exact.distance(point.vector(), 0.0)).collect();
                 distances.sort_by(f32::total_cmp);
                 distances.truncate(10);
-                let options = SearchOptions { filter: Some(filter.clone()), ..SearchOptions::default() };
-                let hits = points.search_with(&query, &options).unwrap().hits.remove(0);
                 assert_eq!(hits.len(), distances.len(), "{kind:?} {text}");
                 let is_match = |id: &ExternalId| matches!(id, ExternalId::Number(n) if matches(*n));
                 assert!(hits.iter().all(|hit| is_match(&hit.id)), "{kind:?} {text}");
@@ -253,8 +261,9 @@ fn every_kind_of_index_returns_what_matches() {
                 found += hits.iter().filter(|hit| hit.distance <= last).count();
                 wanted += distances.len();
             }
-            // Random vectors have no clusters, and lists with few matches are left out sooner than their results ask.
-            assert!(found as f64 >= 0.75 * wanted as f64, "{kind:?} {text}: {found} of {wanted}");
+            // Three standard errors of the recall of so many queries, of which few miss more than two results.
+            let least = options.recall - 0.02;
+            assert!(found as f64 >= least * wanted as f64, "{kind:?} {text}: {found} of {wanted}");
         };
         ratio("n < 2900", &|n| n < 2900);
         ratio("n >= 580 and n < 1160", &|n| (580..1160).contains(&n));

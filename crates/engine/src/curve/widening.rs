@@ -27,6 +27,9 @@ pub struct Widening {
 pub struct WidePoint {
     /// Recall of the curve whose setting they had.
     pub aimed: f64,
+    /// Lists that they were to visit by rule; absent of a graph, and in indexes of before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<u32>,
     /// Mean recall among the rows of the filter, where these are drawn at random.
     pub anywhere: f64,
     /// The same of filters of the rows nearest to the queries.
@@ -42,6 +45,10 @@ pub struct WidePoint {
 pub(crate) struct Aim {
     /// Recall of the curve.
     pub(crate) recall: f64,
+    /// Lists to visit; `None` where these are those of the recall, made more by rule.
+    pub(crate) effort: Option<f64>,
+    /// How many times fewer rows the filter has than the least that were measured; 1 where some had as few.
+    pub(crate) fewer: f64,
     /// Mean reads per query.
     pub(crate) reads: f64,
     /// Mean comparisons per query.
@@ -67,6 +74,8 @@ impl Widening {
         let above = self.points.get(first)?;
         let aim = |point: &WidePoint| Aim {
             recall: point.aimed,
+            effort: point.effort.map(f64::from),
+            fewer: 1.0,
             reads: point.reads,
             comparisons: point.comparisons,
             far_tenths: self.far_tenths,
@@ -76,17 +85,28 @@ impl Widening {
         };
         let (from, to) = (ln_misses(below.recall()), ln_misses(above.recall()));
         let share = if from > to { ((from - ln_misses(recall)) / (from - to)).clamp(0.0, 1.0) } else { 1.0 };
-        Some(aim(below).mix(&aim(above), share))
+        let (below, above) = (aim(below), aim(above));
+        let effort = below.effort.zip(above.effort).map(|(from, to)| super::mix(from, to, share));
+        let mixed = below.mix(&above, share);
+        let recall = if effort.is_some() { above.recall } else { mixed.recall };
+        Some(Aim { recall, effort, ..mixed })
     }
 }
 
 impl Aim {
-    /// The aim at `share` of the way to another one: misses, not hits, shrink evenly.
+    /// The aim at `share` of the way to another one: misses, not hits, shrink evenly, and lists grow by a power of the
+    /// rows.
+    ///
+    /// Settings of two recalls may be of two paths, and that of a recall between them of a third, which was not
+    /// measured. So where lists are known, everything else is as the one of the two has it that aims higher.
     fn mix(&self, to: &Aim, share: f64) -> Aim {
         let mix = |a: f64, b: f64| super::mix(a, b, share);
         let misses = mix(ln_misses(self.recall), ln_misses(to.recall)).exp();
+        let effort = self.effort.zip(to.effort).map(|(from, to)| mix(from.ln(), to.ln()).exp());
         Aim {
-            recall: 1.0 - misses,
+            recall: if effort.is_some() { self.recall.max(to.recall) } else { 1.0 - misses },
+            effort,
+            fewer: 1.0,
             reads: mix(self.reads, to.reads),
             comparisons: mix(self.comparisons, to.comparisons),
             // What is enough at both ends.
@@ -123,11 +143,16 @@ pub(crate) fn aim(
     let usual = super::choose_of(curves, family, k, recall).filter(|point| !point.is_exact());
     let usual = usual.map(|point| Aim {
         recall,
+        effort: Some(point.effort.max(1).into()),
+        fewer: 1.0,
         reads: point.reads,
         comparisons: point.comparisons.unwrap_or(0.0),
         far_tenths: Some(0),
     });
-    let measured = curve.widening.iter().map(|widening| (widening.share, widening.aim(wanted)));
+    // Longer answers than were measured need lists in proportion, as those without a filter do.
+    let longer = (f64::from(k) / f64::from(curve.k.max(1))).max(1.0);
+    let of_k = |aim: Aim| Aim { effort: aim.effort.map(|lists| lists * longer), ..aim };
+    let measured = curve.widening.iter().map(|own| (own.share, own.aim(wanted).map(of_k)));
     let known = std::iter::once((1.0, usual)).chain(measured);
     let (mut above, mut below) = ((1.0, usual), None);
     for (own, aim) in known {
@@ -151,7 +176,7 @@ pub(crate) fn aim(
 impl Aim {
     /// The same for so many times fewer rows, of which as many times more work follows at most.
     fn for_fewer(self, times: f64) -> Aim {
-        Aim { reads: self.reads * times, comparisons: self.comparisons * times, ..self }
+        Aim { fewer: times, reads: self.reads * times, comparisons: self.comparisons * times, ..self }
     }
 }
 
@@ -161,7 +186,7 @@ mod tests {
     use crate::curve::{Point, StopRule};
 
     fn point(aimed: f64, anywhere: f64, near: f64, reads: f64) -> WidePoint {
-        WidePoint { aimed, anywhere, near, reads, comparisons: 10.0 * reads }
+        WidePoint { aimed, effort: None, anywhere, near, reads, comparisons: 10.0 * reads }
     }
 
     fn widening(share: f64, far_tenths: u8, points: &[WidePoint]) -> Widening {
@@ -213,6 +238,42 @@ mod tests {
         let none_was_so_good = [0.1, 0.05, 0.3].map(|share| recall(&curves, 0.995, share));
         assert_eq!(none_was_so_good, [None; 3]);
         assert_eq!([recall(&curves, 1.0, 0.1), recall(&curves, 0.9, 1.0)], [None; 2]);
+    }
+
+    #[test]
+    fn lists_lie_between_those_that_were_measured_and_the_rest_is_of_the_better_search() {
+        let with_lists = |effort, point: WidePoint| WidePoint { effort: Some(effort), ..point };
+        let of = |share, times: u32| {
+            let few = with_lists(20 * times, point(0.9, 0.83, 0.83, 5.0));
+            let many = with_lists(60 * times, point(0.6, 0.99, 0.99, 9.0));
+            widening(share, 3, &[few, many])
+        };
+        let curves = curves(&[of(0.5, 1), of(0.1, 4)]);
+        let aimed = |recall, share| aim(&curves, None, (10, recall), share).unwrap();
+        // Half of the way between misses of 0.17 and of 0.01 lies a miss of 0.041.
+        let half = aimed(1.0 - 0.17f64.sqrt() / 10.0 / MISSES_AIMED, 0.1);
+        assert_eq!((half.recall, half.effort.unwrap().round(), half.fewer), (0.6, 160.0, 1.0));
+        let (more, fewer) = (aimed(0.9, 0.5).effort.unwrap(), aimed(0.9, 0.1).effort.unwrap());
+        assert_eq!((fewer / more).round(), 4.0);
+        let between = aimed(0.9, 0.05f64.sqrt());
+        assert_eq!((between.recall, between.effort.unwrap().round()), (0.6, (2.0 * more).round()));
+        let longer = aim(&curves, None, (30, 0.9), 0.1).unwrap();
+        assert_eq!(longer.effort, Some(3.0 * fewer));
+        // As many lists for fewer rows, of which the rule makes more.
+        let least = aimed(0.9, 0.025);
+        assert_eq!((least.effort, least.fewer.round()), (Some(fewer), 4.0));
+        // Among nearly all rows the rest is that of a search without a filter.
+        assert_eq!(aimed(0.9, 0.9).recall, 0.9);
+        // A share that was measured without lists says nothing of them.
+        let old = curves_of_before(&curves);
+        assert_eq!(aim(&old, None, (10, 0.9), 0.3).unwrap().effort, None);
+    }
+
+    fn curves_of_before(curves: &[Curve]) -> Vec<Curve> {
+        let mut curves = curves.to_vec();
+        let points = curves.iter_mut().flat_map(|curve| &mut curve.widening).flat_map(|own| &mut own.points);
+        points.for_each(|point| point.effort = None);
+        curves
     }
 
     #[test]

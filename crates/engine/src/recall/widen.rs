@@ -5,7 +5,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::calibrate::CALIBRATION_BATCHES;
 use super::made_filters::{MadeFilter, Place, SHARES};
-use crate::curve::{Curve, RECALL_OF_FAR, WidePoint, Widening};
+use crate::curve::{Aim, Curve, RECALL_OF_FAR, WidePoint, Widening};
 use crate::exec::Width;
 use crate::index::Index;
 use crate::kinds::own;
@@ -90,12 +90,14 @@ fn points(
         if before.replace(params) == Some(params) {
             continue;
         }
-        let point = point(index, filters, &options, progress)?;
-        points.push(WidePoint { aimed, ..point });
+        let point = WidePoint { aimed, ..point(index, filters, &options, progress)? };
+        points.push(point);
         if point.recall() >= RECALL_ENOUGH {
             break;
         }
     }
+    // Lists do not grow with the recall aimed at: a cheap setting for a low one may visit many and compare few vectors.
+    points.sort_by_key(|point| point.effort);
     Ok(points)
 }
 
@@ -106,10 +108,21 @@ fn point(
     progress: &dyn Progress,
 ) -> Result<WidePoint> {
     // A search has these tenths at least.
-    let anywhere = found(index, filters, Place::Anywhere, (options, FAR_TENTHS[0]), progress)?;
-    let near = found(index, filters, Place::Near, (options, FAR_TENTHS[0]), progress)?;
+    let by_rule = (FAR_TENTHS[0], None);
+    let anywhere = found(index, filters, Place::Anywhere, (options, by_rule), progress)?;
+    let near = found(index, filters, Place::Near, (options, by_rule), progress)?;
     let Found { recall, reads, comparisons, .. } = anywhere;
-    Ok(WidePoint { aimed: 0.0, anywhere: recall, near: near.recall, reads, comparisons })
+    let effort = effort(index, filters, options)?;
+    Ok(WidePoint { aimed: 0.0, effort, anywhere: recall, near: near.recall, reads, comparisons })
+}
+
+/// Lists that a search visits by rule where the rows of the filters lie anywhere; `None` of a graph.
+fn effort(index: &Index, filters: &[&MadeFilter], options: &SearchOptions) -> Result<Option<u32>> {
+    let anywhere = filters.iter().find(|filter| filter.place == Place::Anywhere);
+    let Some(anywhere) = anywhere.filter(|_| index.kind.graph().is_none()) else { return Ok(None) };
+    let times = index.base.manifest.measured_rows() as f64 / f64::from(anywhere.sieve.count().max(1));
+    let lists = index.effort_by_rule(options, times.max(1.0))?;
+    Ok(Some(lists.ceil().clamp(1.0, u32::MAX.into()) as u32))
 }
 
 /// The least tenths with which searches among the rows that are far find as much as among others. `None` of a graph
@@ -121,14 +134,14 @@ fn far_tenths(
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<Option<u8>> {
-    let Some(aimed) = widening.aim(RECALL_OF_FAR).map(|aim| aim.recall) else { return Ok(None) };
+    let Some(aim) = widening.aim(RECALL_OF_FAR) else { return Ok(None) };
     if !filters.iter().any(|filter| filter.place == Place::Far) {
         return Ok(None);
     }
-    let options = SearchOptions { effort: Effort::Recall(aimed), ..*options };
+    let options = SearchOptions { effort: Effort::Recall(aim.recall), ..*options };
     for tenths in FAR_TENTHS {
         // How many more lists are needed differs from one place to another.
-        let far = found(index, filters, Place::Far, (&options, tenths), progress)?.least_recall;
+        let far = found(index, filters, Place::Far, (&options, (tenths, Some(aim))), progress)?.least_recall;
         if far >= RECALL_OF_FAR - AS_GOOD {
             return Ok(Some(tenths));
         }
@@ -152,7 +165,7 @@ fn found(
     index: &Index,
     filters: &[&MadeFilter],
     place: Place,
-    (options, far_tenths): (&SearchOptions, u8),
+    (options, (far_tenths, aim)): (&SearchOptions, (u8, Option<Aim>)),
     progress: &dyn Progress,
 ) -> Result<Found> {
     let mut sum = Found { recall: 0.0, least_recall: 1.0, reads: 0.0, comparisons: 0.0 };
@@ -162,7 +175,7 @@ fn found(
         let asked = if options.k as u32 > MANY { count.div_ceil(2) } else { count };
         let known = filter.known.spread(asked, index.base.row_bytes());
         let hidden = |query| known.hidden(query);
-        let sieve = (&filter.sieve, far_tenths);
+        let sieve = (&filter.sieve, far_tenths, aim);
         let answers = index.search_made(&known.queries, sieve, &hidden, options, progress)?;
         if let Some((query, why)) = answers.failed.first() {
             return Err(Error::corrupt(format!("calibration query {query}: {why}")));

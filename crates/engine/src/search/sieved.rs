@@ -1,6 +1,7 @@
 //! Filters of a search: the rows that its queries may return, and how they are found.
 
 mod by_ids;
+mod work;
 
 use std::sync::Arc;
 
@@ -11,12 +12,12 @@ use stratann_storage::{Error, Progress, Quiet, Result};
 use super::run::Call;
 use super::waves::Wave;
 use super::{Answers, Effort, Purpose, SearchOptions};
-use crate::curve::{self, Aim, Point};
+use crate::curve::{self, Aim};
 use crate::exec::Snapshot;
 use crate::files;
 use crate::index::{Index, LeftRows, RowIds};
 use crate::kinds;
-use crate::kinds::answers::{SearchWork, SievePlan, SievedQuery};
+use crate::kinds::answers::{SievePlan, SievedQuery};
 use crate::kinds::live_plans::PlannedSearch;
 use crate::manifest::Manifest;
 use crate::sieve_ways::{SievePrices, SieveWay};
@@ -485,16 +486,16 @@ impl Index {
     }
 
     /// Answers queries by the search that calibration measures: with the settings of the recall in `options`, and wider
-    /// by rule for the rows that it passes over.
+    /// by rule for the rows that it passes over, or as `aim` has it.
     pub(crate) fn search_made(
         &self,
         queries: &[u8],
-        (sieve, far_tenths): (&Sieve, u8),
+        (sieve, far_tenths, aim): (&Sieve, u8, Option<Aim>),
         exclude: &(dyn Fn(usize) -> u32 + Sync),
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        let plan = self.plan_aimed(sieve, options, None, (Some(far_tenths), None))?;
+        let plan = self.plan_aimed(sieve, options, aim, (Some(far_tenths), None))?;
         let filter =
             Filter { matches: Matches::Rows(Arc::new(sieve.clone())), plan, unknown: Some(0), repeated: 0 };
         let filters = Filters::Shared(&filter);
@@ -528,10 +529,10 @@ impl Index {
         // The curves were measured where there were so many.
         let rows = self.base.manifest.measured_rows() as f64;
         let times = (rows / f64::from(sieve.count().max(1))).max(1.0);
-        let (mut work, effort_times) = self.expected_work(&usual, recall_of_usual, times);
-        if let Some(aim) = aim {
-            work = SearchWork { reads: aim.reads, comparisons: aim.comparisons };
-        }
+        let (work, effort_times) = self.aimed_work(&usual, recall_of_usual, times, aim);
+        // Codes err no more than they did where lists were counted.
+        let of_lists = aim.filter(|aim| aim.effort.is_some()).map_or(0.0, |aim| aim.recall);
+        let recall = recall.map(|recall| recall.max(of_lists));
         let query =
             SievedQuery { sieve, usual, times, effort_times, work, recall, far_tenths, is_measured, only };
         self.kind.plan_sieve(&self.base, &query)
@@ -547,36 +548,4 @@ impl Index {
         let sieve = if naming == Naming::Only { rows } else { rows.complement() };
         Ok(live.map_or(sieve.clone(), |live| sieve.intersection(live)))
     }
-
-    /// The work of a search for `times` as many results as `usual` has, and its effort over the usual one. Curves of
-    /// two numbers of results tell how they grow; without curves the beam does.
-    fn expected_work(&self, usual: &Params, recall: Option<f64>, times: f64) -> (SearchWork, f64) {
-        let curves = &self.base.manifest.curves;
-        let family = self.curve_family();
-        let at = |k: u32| curve::choose_of(curves, family, k, recall?).filter(|point| !point.is_exact());
-        let most = curves.iter().filter(|curve| curve.family.as_deref() == family).map(|curve| curve.k).max();
-        let (k, most) = (usual.k, most.unwrap_or(usual.k));
-        let Some(few) = at(k) else {
-            let effort = f64::from(kinds::setting(usual).effort) * times;
-            return (SearchWork { reads: effort, comparisons: effort * COMPARISONS_PER_EFFORT }, times);
-        };
-        let many = at(most).filter(|_| most > k);
-        let grown = |of: &dyn Fn(&Point) -> f64| {
-            let power = many.map_or(1.0, |many| {
-                (of(&many) / of(&few).max(1e-9)).ln() / (f64::from(most) / f64::from(k)).ln()
-            });
-            times.powf(power.clamp(POWER_MIN, 1.0))
-        };
-        let comparisons = |point: &Point| point.comparisons.unwrap_or(0.0);
-        let work = SearchWork {
-            reads: few.reads * grown(&|point| point.reads),
-            comparisons: comparisons(&few) * grown(&comparisons),
-        };
-        (work, grown(&|point| point.effort.into()))
-    }
 }
-
-/// Codes that a search compares for each candidate of its beam, about.
-const COMPARISONS_PER_EFFORT: f64 = 20.0;
-/// Work grows at least with this power of the number of results.
-const POWER_MIN: f64 = 0.4;

@@ -19,6 +19,7 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::{Answers, Effort, Filter, Filters, Naming, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_storage::profile::{
     ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
@@ -91,6 +92,23 @@ pub fn clustered(n: usize, dim: usize, clusters: usize, seed: u64) -> Vec<f32> {
     let value =
         |row: u64, i: u64| centre(hash(seed, 1, row) % clusters as u64, i) + normal(seed, 100 + row, i);
     (0..n as u64).flat_map(|row| (0..dim as u64).map(move |i| value(row, i))).collect()
+}
+
+/// Answers of an index to queries with filters, none of which fails.
+pub fn search(index: &Index, asked: &Set, filters: Filters<'_>, options: &SearchOptions) -> Answers {
+    let answers = index.search_filtered(&asked.bytes, filters, options, &Quiet).unwrap();
+    assert!(answers.failed.is_empty(), "{:?}", answers.failed);
+    answers
+}
+
+/// A filter of the rows with these ids, or of all others.
+pub fn filter(index: &Index, ids: &[u64], naming: Naming, options: &SearchOptions) -> Filter {
+    index.filter(ids, naming, options, &Quiet).unwrap()
+}
+
+/// Options of a search for k results at a recall.
+pub fn options(k: usize, recall: f64) -> SearchOptions {
+    SearchOptions { k, effort: Effort::Recall(recall), threads: 2, ..SearchOptions::default() }
 }
 
 /// Options for a quick build: short lists, no calibration.

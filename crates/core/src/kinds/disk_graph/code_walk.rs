@@ -92,6 +92,8 @@ fn walk_in_memory(cx: &mut StepContext<'_, DiskGraph>, resident: &Resident<'_>) 
         follow(cx, resident, &round);
         offer_selected(cx);
     }
+    // Another way, to which this one may give way, begins with no blocks in it.
+    round.clear();
     cx.scratch.round = round;
 }
 

@@ -56,8 +56,7 @@ fn score_in_memory(cx: &mut StepContext<'_, DiskGraph>, sieve: &Sieve, rows: &Re
         if cx.q.outcome == Outcome::Running {
             score_resident(cx.q, cx.exact, &mut cx.scratch.blocks, rows, &ids);
             if cx.own.scan.next_block >= cx.view.blocks {
-                // A walk that gave way may have left a round of blocks, and nobody uses it any more.
-                cx.end_round(&[]);
+                source::end_round(cx, &[]);
             }
         }
         if cx.q.stats.full_comparisons >= until {

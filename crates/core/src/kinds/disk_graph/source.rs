@@ -156,14 +156,15 @@ pub(super) fn go_on<'a>(
     };
     let until = compared(cx).saturating_add(step_comparisons(cx));
     while cx.q.outcome == Outcome::Running {
-        cx.scratch.round.clear();
         choose(cx);
-        let round = core::mem::take(&mut cx.scratch.round);
+        let mut round = core::mem::take(&mut cx.scratch.round);
         let is_used = !round.is_empty() && cx.q.outcome == Outcome::Running;
         if is_used {
             let in_memory = round.iter().filter_map(|&block| ResidentNodes::of(cx.view, block));
             in_memory.for_each(|block| use_block(cx, &block));
         }
+        // Another way, to which this one may give way, begins with none.
+        round.clear();
         cx.scratch.round = round;
         if !is_used || compared(cx) >= until {
             break;

@@ -49,7 +49,7 @@ pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
     if let Some(sieve) = cx.base.sieve {
         let to_visit = |cx: &StepContext<'_, GpuIvf>, beam: &Beam| {
             let nearest = beam.entries().iter().map(|entry| rows_of(cx, entry.id));
-            lists_to_visit(sieve, (wanted, cx.q.far_tenths), nearest)
+            lists_to_visit(sieve, (wanted, cx.q.far_tenths), cx.q.top.k, nearest)
         };
         let mut of_sieve = to_visit(cx, &beams[0]);
         let ranks_all = of_sieve.is_none_or(|lists| lists as usize > beams[0].entries().len());

@@ -153,7 +153,7 @@ impl Scratch {
 
     /// Ranks the lists that a prepared query with these parameters would visit: see [`Scratch::ranked`].
     pub fn rank(&mut self, base: &Base<'_>, view: &View<'_>, params: &Params) {
-        rank::rank_lists(base, view, (params, FAR_MAX), self);
+        rank::rank_lists(base, view, (params, FAR_MAX, 0), self);
     }
 
     /// The lists that the query visits, the nearest first, with the distances of their centroids.

@@ -10,7 +10,7 @@ use crate::view::Base;
 
 /// Ranks lists for a query.
 pub(super) fn rank(cx: &mut StepContext<'_, GridIvf>) {
-    rank_lists(cx.base, cx.view, (cx.params, cx.q.far_tenths), cx.scratch);
+    rank_lists(cx.base, cx.view, (cx.params, cx.q.far_tenths, cx.q.top.k), cx.scratch);
     cx.q.stats.code_comparisons += u64::from(cx.view.centroid_count());
 }
 
@@ -19,7 +19,7 @@ pub(super) fn rank(cx: &mut StepContext<'_, GridIvf>) {
 pub(super) fn rank_lists(
     base: &Base<'_>,
     view: &View<'_>,
-    (params, far_tenths): (&Params, u8),
+    (params, far_tenths, k): (&Params, u8, u32),
     scratch: &mut Scratch,
 ) {
     let (lists, dim) = (view.centroid_count() as usize, base.dim);
@@ -42,7 +42,7 @@ pub(super) fn rank_lists(
     if let Some(sieve) = base.sieve {
         ranked.sort_unstable_by(order);
         let nearest = ranked.iter().map(|&(_, at)| view.ids_of_centroid(at));
-        let visited = lists_to_visit(sieve, (probed as u32, far_tenths), nearest);
+        let visited = lists_to_visit(sieve, (probed as u32, far_tenths), k, nearest);
         probed = probed.max(visited.map_or(usize::MAX, |visited| visited as usize));
         // Lists without a row that may be returned are neither visited nor counted.
         ranked.retain(|&(_, at)| sieve.has_any(view.ids_of_centroid(at)));

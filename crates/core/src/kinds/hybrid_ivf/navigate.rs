@@ -59,9 +59,10 @@ fn complete(
     let clusters = cx.view.directory.clusters();
     let mut are_all_ranked = false;
     if let Some(sieve) = cx.base.sieve {
-        let (directory, nprobe) = (cx.view.directory, (visits, cx.q.far_tenths));
+        let (directory, nprobe, k) = (cx.view.directory, (visits, cx.q.far_tenths), cx.q.top.k);
         let to_visit = |beam: &Beam| {
-            lists_to_visit(sieve, nprobe, beam.entries().iter().map(|entry| directory.members_of(entry.id)))
+            let nearest = beam.entries().iter().map(|entry| directory.members_of(entry.id));
+            lists_to_visit(sieve, nprobe, k, nearest)
         };
         let mut of_sieve = to_visit(&beams[0]);
         if of_sieve.is_none() {

@@ -71,16 +71,10 @@ fn choose_matching(cx: &mut StepContext<'_, RemoteHnsw>, sieve: &Sieve) {
         u32::MAX
     } else {
         let nprobe = (cx.params.nprobe, cx.q.far_tenths);
-        lists_to_visit(sieve, nprobe, nearest).unwrap_or(u32::MAX)
+        lists_to_visit(sieve, nprobe, cx.q.top.k, nearest).unwrap_or(u32::MAX)
     };
-    let (mut lists, mut matches) = (0, 0);
-    for &near in &ranked {
-        let here = sieve.count_in(view.rows_of(near.1, rows));
-        if here > 0 && (lists < wanted || matches < cx.q.top.k) {
-            (lists, matches) = (lists + 1, matches.saturating_add(here));
-            note(cx, near);
-        }
-    }
+    let with_match = ranked.iter().filter(|near| sieve.has_any(view.rows_of(near.1, rows)));
+    with_match.take(wanted as usize).for_each(|&near| note(cx, near));
     cx.scratch.tables.ranked = ranked;
 }
 

@@ -39,7 +39,7 @@ impl Index {
         if let Some(tenths) = aim.and_then(|aim| aim.far_tenths) {
             usual.far_tenths = tenths;
         }
-        let (_, effort_times) = self.expected_work(&usual, aimed.recall(), times);
+        let (_, effort_times) = self.aimed_work(&usual, aimed.recall(), times, aim);
         let plan = self.kind.plan_ids(&usual, effort_times, sieve);
         plan.ok_or_else(|| Error::bad_input("an index without memory nodes has numbers of rows"))
     }
