@@ -40,7 +40,10 @@ impl FileState {
         let (file, column) = input::split_column(path);
         let facts = std::fs::metadata(&file).map_err(failed)?;
         let mut whole = std::fs::canonicalize(&file).map_err(failed)?.into_os_string();
-        whole.extend(column.iter().flat_map(|column| ["#", column.as_str()]));
+        if let Some(column) = column {
+            whole.push("#");
+            whole.push(column);
+        }
         Ok(FileState {
             path: whole.into(),
             bytes: facts.len(),
