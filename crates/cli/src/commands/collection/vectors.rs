@@ -213,13 +213,11 @@ mod tests {
 
     #[test]
     fn columns_are_read_from_options() {
-        let own = |text: &str| {
-            (text.split('@').next().unwrap().to_string(), text.split('@').nth(1).unwrap().to_string())
-        };
+        let own = |name: &str, column: &str| (name.to_string(), column.to_string());
         let named = specs(&["a=2".into(), "a=b=2".into()]).unwrap();
         let read =
             |given: &[&str]| columns(&given.iter().map(|text| text.to_string()).collect::<Vec<_>>(), &named);
-        assert_eq!(read(&["a=x", "a=b=y"]), Ok(vec![own("a@x"), own("a=b@y")]));
+        assert_eq!(read(&["a=x", "a=b=y"]).unwrap(), [own("a", "x"), own("a=b", "y")]);
         for (given, why) in [
             (&["x"][..], "give NAME=COLUMN"),
             (&["a="], "give NAME=COLUMN"),
@@ -230,7 +228,7 @@ mod tests {
             assert!(error.message.contains(why), "{error}");
         }
         let one = Spec { dim: 2, metric: Metric::L2, dtype: DType::F32, kind: None }.into();
-        assert_eq!(columns(&["a=b".into()], &one), Ok(vec![own("@a=b")]));
+        assert_eq!(columns(&["a=b".into()], &one).unwrap(), [own("", "a=b")]);
         assert!(columns(&["a".into(), "b".into()], &one).unwrap_err().message.contains("have no names"));
         assert!(named_columns(&["a".into()]).is_err());
     }
