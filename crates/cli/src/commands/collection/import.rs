@@ -79,13 +79,13 @@ Examples:
   stratann collection import --data shop.data shop products.parquet --ids sku --vectors embedding --payload title,price
   stratann collection import --data shop.data shop points.jsonl
   stratann collection import --data shop.data shop part-*.arrow --payload none
-  stratann collection import --data shop.data both pages.parquet --create --vectors title=title_vector --vectors image=i
+  stratann collection import --data shop.data both pages.parquet --create --vectors title=t --vectors image=picture
 
-A line of JSON: {\"id\": 7, \"vector\": [0.5, 1], \"payload\": {\"title\": \"x\"}}. Where vectors have names:
+A line of JSON: {\"id\": 7, \"vector\": [0.5, 1], \"payload\": {\"title\": \"x\"}}. Where vectors have names it has
 {\"id\": 7, \"vectors\": {\"image\": [0.5, 1]}}; null, and what is not there, is a point without a vector of the name.
-Other fields of a line, and columns, become fields of the payload. What cannot be one is an error that names row and column. Floats are rounded to the type
-of the collection; whole numbers stay exact; NaN, null and what would overflow are refused. Of rows with one id the last
-one counts, and the report says how many there were.";
+Other fields of a line, and columns, become fields of the payload. What cannot be one is an error that names row and
+column. Floats are rounded to the type of the collection; whole numbers stay exact; NaN, null and what would overflow
+are refused. Of rows with one id the last one counts, and the report says how many there were.";
 
 #[derive(Default, Serialize)]
 struct Document {

@@ -1,8 +1,8 @@
 //! The structure of an HDF5 file: its superblock, object headers, groups and B-trees.
 //!
-//! Names and layouts are those of the HDF5 File Format Specification, version 3.0, sections II to IV. Lengths and places
-//! are compared with the file before anything is allocated, and what is visited is counted, so that no file leads to
-//! endless work.
+//! Names and layouts are those of the HDF5 File Format Specification, version 3.0, sections II to IV. Lengths and
+//! places are compared with the file before anything is allocated, and what is visited is counted, so that no file
+//! leads to endless work.
 
 use std::path::Path;
 
