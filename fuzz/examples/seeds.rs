@@ -8,7 +8,7 @@ use stratann_core::format::gaps;
 use stratann_core::query::wire::{Carry, encode};
 use stratann_core::query::{Arrival, Budget, Mode, Params, QueryState, Scratch, Step};
 use stratann_fuzz::place::{Which, place, rows};
-use stratann_fuzz::run;
+use stratann_fuzz::{payloads, run};
 
 fn main() {
     let states = states();
@@ -30,6 +30,9 @@ fn main() {
     regions();
     link();
     http();
+    for (target, name, content) in payloads::seeds() {
+        write(target, &name, &[&content]);
+    }
 }
 
 /// Operations of a request to a memory node.

@@ -11,8 +11,8 @@ use stratann_fuzz::{edits, place};
 use stratann_storage::Quiet;
 use tempfile::TempDir;
 
-const SUFFIXES: [&str; 10] =
-    ["fbin", "f16bin", "u8bin", "i8bin", "fvecs", "bvecs", "npy", "u64bin", "npy", "txt"];
+const SUFFIXES: [&str; 11] =
+    ["fbin", "f16bin", "u8bin", "i8bin", "fvecs", "bvecs", "npy", "u64bin", "npy", "txt", "hdf5"];
 
 fuzz_target!(|data: &[u8]| {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     let choice = usize::from(choice) % SUFFIXES.len();
     let path = folder.join("file").with_extension(SUFFIXES[choice]);
     std::fs::write(&path, content).expect("a file in the scratch folder");
-    if choice > 6 {
+    if (7..10).contains(&choice) {
         // The last 8 bytes of each row are an id; what comes before is the header.
         for rows in 0..4u64 {
             if let Ok(ids) = read_ids(&path, rows) {
@@ -35,7 +35,15 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(reader) = Reader::open(&path) else { return };
     let shape = reader.shape();
-    assert!(shape.rows * shape.row_bytes() as u64 <= content.len() as u64);
+    let bytes = shape.rows.saturating_mul(shape.row_bytes() as u64);
+    if choice == 10 {
+        // Chunks may be compressed, so that a short file has many rows.
+        if bytes > 1 << 20 {
+            return;
+        }
+    } else {
+        assert!(bytes <= content.len() as u64);
+    }
     let mut rows = Vec::new();
     for metric in [Metric::L2, Metric::Cosine] {
         let _ = scan(&reader, metric, OnBadRow::Skip, &Quiet);

@@ -5,6 +5,7 @@
 //! ([`place`]), which is then opened.
 
 pub mod edits;
+pub mod payloads;
 pub mod place;
 pub mod run;
 pub mod seal;

@@ -40,8 +40,8 @@ and select the block to read next. Three steps:
        stratann groundtruth base.fbin query.fbin -k 100 -o truth.ibin --metric cosine
        stratann search base.idx query.fbin --recall 0.9,0.95,0.99 --groundtruth truth.ibin
 
-Vector files: .fbin .f16bin .u8bin .i8bin (u32 rows, u32 dimensions, rows), .fvecs .bvecs, .npy, and Parquet as
-FILE.parquet#COLUMN.
+Vector files: .fbin .f16bin .u8bin .i8bin (u32 rows, u32 dimensions, rows), .fvecs .bvecs, .npy, Parquet as
+FILE.parquet#COLUMN, and HDF5 as FILE.hdf5#DATASET.
 `stratann COMMAND --help` describes a command; `stratann doctor` shows what this machine supports.";
 
 impl CommandLine for Cli {

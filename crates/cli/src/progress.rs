@@ -6,7 +6,7 @@ use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use stratann_storage::{Expected, Progress};
+use stratann_storage::{Expected, Progress, Result};
 
 use crate::output::{Output, count, duration, eprint_line};
 
@@ -60,7 +60,12 @@ struct Stage {
     started: Instant,
     next_line: Instant,
     bar: Option<ProgressBar>,
+    /// Whether its work waits.
+    waits: bool,
 }
+
+/// Pause between two looks for an interruption while work waits.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl ProgressPrinter {
     /// Creates a reporter within the limits of `output` that handles Ctrl-C.
@@ -72,6 +77,36 @@ impl ProgressPrinter {
             done: AtomicU64::new(0),
             stage: Mutex::new(None),
             expected: Mutex::new(None),
+        }
+    }
+
+    /// Waits, and shows that the work of the stage does.
+    ///
+    /// # Errors
+    /// `Interrupted`, soon after it is.
+    pub fn wait(&self, seconds: u64) -> Result<()> {
+        self.show_wait(true);
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end {
+            self.check_interrupted()?;
+            std::thread::sleep(PAUSE);
+        }
+        self.advance(0);
+        self.check_interrupted()
+    }
+
+    /// Shows that work goes on that waited.
+    pub fn goes_on(&self) {
+        self.show_wait(false);
+    }
+
+    fn show_wait(&self, waits: bool) {
+        let mut stage = self.stage.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(stage) = stage.as_mut().filter(|stage| stage.waits != waits) {
+            stage.waits = waits;
+            if let Some(bar) = &stage.bar {
+                bar.set_message(if waits { format!("{}, waiting", stage.name) } else { stage.name.clone() });
+            }
         }
     }
 
@@ -103,6 +138,7 @@ impl Progress for ProgressPrinter {
             started: now,
             next_line: now + FIRST_LINE,
             bar,
+            waits: false,
         });
     }
 
@@ -167,7 +203,8 @@ impl Stage {
         }
         self.next_line = now + NEXT_LINE;
         let seconds = (now - self.started).as_secs_f64();
-        let (line, stage_s) = line(&self.name, done, self.total, &self.unit, seconds);
+        let name = if self.waits { format!("{}, waiting", self.name) } else { self.name.clone() };
+        let (line, stage_s) = line(&name, done, self.total, &self.unit, seconds);
         let stage_s = stage_s.unwrap_or(0.0);
         let expected = *expected.lock().unwrap_or_else(|e| e.into_inner());
         let share = done.min(self.total) as f64 / self.total.max(1) as f64;

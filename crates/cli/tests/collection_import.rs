@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 
@@ -238,4 +239,147 @@ fn an_import_that_is_stopped_leaves_whole_batches_and_goes_on() {
     assert_eq!((&done["new"], &done["repeated"]), (&60_000.into(), &0.into()));
     let all = place.exported("c");
     assert_eq!((all.len(), &all[59_999]["payload"]), (60_000, &value!({ "row": 59_999 })));
+}
+
+/// Creates a collection whose vectors have two names.
+fn create_named(place: &Place, name: &str) {
+    place.json(&["create", name, "--vectors", "image=2,u8", "--vectors", "title=3,cosine,f16"]);
+}
+
+#[test]
+fn exported_vectors_by_name_come_back() {
+    let place = Place::new();
+    // Every third point lacks the one, every fifth the other, and every fifteenth both.
+    let line = |row: u64| {
+        let image = (row % 3 > 0).then_some(value!([row % 251, 7]));
+        let title = (row % 5 > 0).then_some(value!([0.5, row, -1]));
+        value!({ "id": row, "vectors": { "image": image, "title": title }, "payload": { "row": row } })
+            .to_string()
+    };
+    let file = place.file("points.jsonl", &(0..1500).map(line).collect::<Vec<_>>().join("\n"));
+    create_named(&place, "a");
+    let done = place.json(&["import", "a", arg(&file)]);
+    assert_eq!((&done["new"], done.get("names_without")), (&1500.into(), None), "{done}");
+    let count = |name: &str, text: &str| place.json(&["count", name, "--where", text])["count"].clone();
+    let wanted = place.exported("a");
+    assert_eq!(
+        wanted[4],
+        value!({ "id": 4, "vectors": { "image": [4, 7], "title": [0.5, 4.0, -1.0] }, "payload": { "row": 4 } })
+    );
+    assert_eq!(wanted[15], value!({ "id": 15, "vectors": {}, "payload": { "row": 15 } }));
+    for (name, suffix) in [("b", "parquet"), ("c", "jsonl")] {
+        let out = place.path(&format!("out.{suffix}"));
+        place.json(&["export", "a", "-o", arg(&out)]);
+        create_named(&place, name);
+        place.json(&["import", name, arg(&out)]);
+        assert_eq!(place.exported(name), wanted, "{suffix}");
+        assert_eq!(count(name, "has_vector('image')"), count("a", "has_vector('image')"));
+        place.json(&["compact", name]);
+        assert_eq!(place.exported(name), wanted, "{suffix}");
+        place.json(&["verify", name]);
+    }
+    // A collection is made with the vectors that columns are named for.
+    let out = place.path("out.parquet");
+    let columns = ["--vectors", "image=image", "--vectors", "text=title"];
+    let made = [&["import", "d", arg(&out), "--create", "--metric", "ip"][..], &columns].concat();
+    place.json(&made);
+    let info = place.json(&["info", "d"]);
+    assert_eq!(
+        info["vectors"]["text"],
+        value!({ "dim": 3, "metric": "ip", "dtype": "f16", "kind": "auto" }),
+        "{info}"
+    );
+    assert_eq!(count("d", "has_vector('text')"), count("a", "has_vector('title')"));
+    assert_eq!(place.json(&made)["replaced"], 1500);
+    // One column alone is a name, too, where there is a =.
+    place.json(&["import", "e", arg(&out), "--create", "--vectors", "t=title", "--payload", "none"]);
+    assert_eq!(count("e", "has_vector('t')"), count("a", "has_vector('title')"));
+}
+
+#[test]
+fn an_import_says_which_vectors_by_name_it_does_not_find() {
+    let place = Place::new();
+    create_named(&place, "n");
+    let file = place.file("points.jsonl", r#"{"id": 1, "title": [1, 2, 3], "x": "y"}"#);
+    let output = place.run(&["import", "n", arg(&file), "--json"]);
+    let note = stderr(&output);
+    assert!(note.contains("points.jsonl has no vectors for \"image\""), "{note}");
+    let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(done["names_without"], value!(["image"]), "{done}");
+    assert_eq!(
+        place.exported("n")[0],
+        value!({ "id": 1, "vectors": { "title": [1.0, 2.0, 3.0] }, "payload": { "x": "y" } })
+    );
+    let one = place.lines("one.jsonl", 0..3);
+    place.json(&["import", "one", arg(&one), "--create"]);
+    let parquet = place.path("one.parquet");
+    place.json(&["export", "one", "-o", arg(&parquet)]);
+    for (args, why) in [
+        (
+            &["import", "n", arg(&parquet)][..],
+            "no column of lists of numbers for the vectors \"image\", \"title\"",
+        ),
+        (&["import", "n", arg(&parquet), "--vectors", "title=none"], "no column \"none\" for --vectors"),
+        (&["import", "n", arg(&parquet), "--vectors", "titel=vector"], "unknown vector name \"titel\""),
+        (&["import", "n", arg(&parquet), "--vectors", "vector"], "give NAME=COLUMN"),
+        (
+            &["import", "n", arg(&parquet), "--vectors", "title=vector"],
+            "column \"vector\": the vector has 4 dimensions",
+        ),
+        (&["import", "n", arg(&file), "--vectors", "title=x"], "line 1: the field \"x\": it is no list"),
+        (&["import", "one", arg(&one), "--vectors", "a", "--vectors", "b"], "given several times"),
+        (
+            &["import", "m", arg(&one), "--create", "--vectors", "a=vector", "--vectors", "a=x"],
+            "two columns for \"a\"",
+        ),
+        (&["import", "m", arg(&one), "--create", "--vectors", "a=none"], "no row with a vector of \"a\""),
+    ] {
+        let error = place.refused(args);
+        assert!(error.contains(why), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn an_import_waits_for_room_until_it_is_stopped_and_goes_on_once_there_is_some() {
+    let place = Place::new();
+    let file = place.lines("many.jsonl", 0..12_000);
+    place.json(&["create", "c", "--dim", "4", "--kind", "flat", "--memory-quota", "2MiB"]);
+    let data = place.path("data");
+    let mut command = command(&place.args(&data, &["import", "c", arg(&file)]));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It ends where it gives up, and says before that it waits.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let note = lines.by_ref().map_while(Result::ok).find(|line| line.contains("waiting")).unwrap();
+    assert!(note.contains("its memory quota of 2.0 MiB"), "{note}");
+    // SAFETY: the process is a child of this one that was not waited for yet, or has ended: then the call fails.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("the same command goes on")), "{rest:?}");
+    let written = place.json(&["verify", "c"])["points"].as_u64().unwrap();
+    assert!(written < 12_000 && place.has_cursor(), "{written}");
+    place.json(&["limit", "c", "--memory-quota", "none"]);
+    let done = place.json(&["import", "c", arg(&file)]);
+    assert_eq!((&done["resumed_rows"], &done["waits"]), (&written.into(), &0.into()), "{done}");
+    assert_eq!(place.json(&["verify", "c"])["points"], 12_000);
+}
+
+#[test]
+fn a_dataset_of_hdf5_is_imported() {
+    let place = Place::new();
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src/dataset/hdf5/files");
+    let named = format!("{}#train", files.join("plain.hdf5").display());
+    assert_eq!(place.json(&["import", "c", &named, "--create"])["new"], 20);
+    assert_eq!(place.exported("c")[1]["vector"], value!([-17.0, -16.0, -15.0]));
+    let chunks = format!("{}#|u1", files.join("chunks.hdf5").display());
+    place.json(&["import", "bytes", &chunks, "--create"]);
+    assert_eq!(place.json(&["info", "bytes"])["dtype"], "u8");
+    for (args, why) in [
+        (&["import", "c", arg(&files.join("plain.hdf5"))][..], "several datasets of rows"),
+        (&["import", "c", &named, "--vectors", "train"], "leave --vectors out"),
+        (&["import", "c", &chunks.replace("|u1", "none")], "has no dataset \"none\""),
+    ] {
+        let error = place.refused(args);
+        assert!(error.contains(why), "{args:?}: {error}");
+    }
 }

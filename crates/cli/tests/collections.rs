@@ -441,8 +441,8 @@ fn vectors_have_names() {
             "has 8 dimensions",
         ),
         ("upsert", &["n"], "no vectors are given"),
-        ("export", &["n", "-o", "x.parquet"], "export them as .jsonl"),
-        ("import", &["n", arg(&lines)], "upsert --vectors"),
+        ("import", &["n", arg(&some)], "upsert --vectors NAME=FILE"),
+        ("import", &["n", arg(&lines), "--vectors", "title"], "give NAME=COLUMN"),
     ] {
         let error = place.refused(&[command], more);
         assert!(error.contains(why), "{command} {more:?}: {error}");

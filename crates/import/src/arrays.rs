@@ -8,7 +8,7 @@ use stratann_kernel::DType;
 use stratann_storage::{Error, Result};
 
 use crate::cast::{self, Component};
-use crate::file::{Columns, FileRows, PayloadColumns, Rows, Total, Wanted};
+use crate::file::{Columns, FileRows, PayloadColumns, Rows, Total, Wanted, has_names, rows_at_once};
 
 /// Rows of a file of vectors.
 pub(crate) struct ArrayRows {
@@ -19,10 +19,17 @@ pub(crate) struct ArrayRows {
     bytes: Vec<u8>,
 }
 
-fn open(path: &Path, columns: &Columns) -> Result<Reader> {
+fn open<N: AsRef<str>>(path: &Path, (columns, of_vectors): (&Columns, &[N])) -> Result<Reader> {
+    if has_names(of_vectors) {
+        return Err(Error::bad_input(format!(
+            "{} has vectors alone, and those of the collection have names; write them with `stratann collection \
+             upsert --vectors NAME=FILE`, or give Parquet, Arrow or JSON lines",
+            path.display()
+        )));
+    }
     let named = [
         ("--ids", columns.ids.is_some()),
-        ("--vectors", columns.vectors.is_some()),
+        ("--vectors", !columns.vectors.is_empty()),
         ("--payload", matches!(columns.payload, PayloadColumns::These(_))),
     ];
     if let Some((option, _)) = named.iter().find(|(_, is_named)| *is_named) {
@@ -36,8 +43,9 @@ fn open(path: &Path, columns: &Columns) -> Result<Reader> {
 
 impl ArrayRows {
     /// Opens a file.
-    pub(crate) fn open(path: &Path, columns: &Columns, wanted: Wanted) -> Result<ArrayRows> {
-        let reader = open(path, columns)?;
+    pub(crate) fn open(path: &Path, columns: &Columns, wanted: &[Wanted]) -> Result<ArrayRows> {
+        let reader = open(path, (columns, wanted))?;
+        let [wanted] = wanted else { return Err(Error::bad_input("no vectors are wanted; name some")) };
         let dim = reader.shape().dim;
         if dim != wanted.dim {
             return Err(Error::bad_input(format!(
@@ -46,12 +54,16 @@ impl ArrayRows {
                 wanted.dim
             )));
         }
-        Ok(ArrayRows { path: path.into(), reader, wanted, row: 0, bytes: Vec::new() })
+        Ok(ArrayRows { path: path.into(), reader, wanted: wanted.clone(), row: 0, bytes: Vec::new() })
     }
 
     /// Components and type of the vectors.
-    pub(crate) fn shape_of(path: &Path, columns: &Columns) -> Result<(usize, DType)> {
-        open(path, columns).map(|reader| (reader.shape().dim, reader.shape().dtype))
+    pub(crate) fn shapes_of(
+        path: &Path,
+        columns: &Columns,
+        names: &[&str],
+    ) -> Result<Vec<Option<(usize, DType)>>> {
+        open(path, (columns, names)).map(|reader| vec![Some((reader.shape().dim, reader.shape().dtype))])
     }
 
     fn left(&self) -> u64 {
@@ -61,11 +73,13 @@ impl ArrayRows {
 
 impl FileRows for ArrayRows {
     fn next_rows(&mut self) -> Result<Option<Rows>> {
-        let count = self.left().min(self.wanted.rows_at_once() as u64) as usize;
+        let wanted = std::slice::from_ref(&self.wanted);
+        let count = self.left().min(rows_at_once(wanted) as u64) as usize;
         if count == 0 {
             return Ok(None);
         }
-        let (shape, Wanted { dtype, metric, .. }) = (self.reader.shape(), self.wanted);
+        let (shape, Wanted { dtype, metric, .. }) = (self.reader.shape(), self.wanted.clone());
+        let mut rows = Rows::new(self.row, wanted);
         self.reader.read_rows(self.row, count, &mut self.bytes)?;
         let mut vectors = Vec::with_capacity(count * self.wanted.dim * dtype.size());
         for (row, own) in (self.row..).zip(self.bytes.chunks_exact(shape.row_bytes())) {
@@ -83,7 +97,10 @@ impl FileRows for ArrayRows {
                 return Err(wrong(format!("{bad}; correct the vector or leave the row out")));
             }
         }
-        let rows = Rows { first: self.row, count, ids: None, vectors, payloads: Vec::new() };
+        rows.count = count;
+        if let Some(own) = rows.vectors.first_mut() {
+            (own.vectors, own.has) = (vectors, vec![true; count]);
+        }
         self.row += count as u64;
         Ok(Some(rows))
     }
@@ -100,6 +117,10 @@ impl FileRows for ArrayRows {
 
     fn done(&self) -> u64 {
         self.row
+    }
+
+    fn names_without(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 

@@ -16,8 +16,11 @@ use stratann_kernel::DType;
 use stratann_storage::{Error, Result, input};
 
 use crate::columns::Table;
-use crate::file::{Columns, FileRows, ROWS_MAX, Rows, Total, VECTOR_BYTES, Wanted, empty};
+use crate::file::{BATCH_BYTES, Columns, FileRows, Rows, Total, Wanted, rows_at_once};
 
+/// Rows that are decoded or converted at once. So few, since each may have a payload of a MiB, and a page tells nothing
+/// of the lengths of its values before it is decoded.
+const DECODED_ROWS: usize = 8;
 /// First bytes of an IPC file; a stream has none.
 const MAGIC: &[u8; 6] = b"ARROW1";
 
@@ -132,7 +135,7 @@ struct ArrowRows {
     path: PathBuf,
     form: Form,
     table: Table,
-    wanted: Wanted,
+    wanted: Vec<Wanted>,
     reading: Reading,
     /// The batch that is read, and how many of its rows were.
     batch: Option<(RecordBatch, usize)>,
@@ -145,32 +148,30 @@ struct ArrowRows {
 ///
 /// # Errors
 /// As [`crate::open`].
-pub(crate) fn open(path: &Path, form: Form, columns: &Columns, wanted: Wanted) -> Result<Box<dyn FileRows>> {
+pub(crate) fn open(
+    path: &Path,
+    form: Form,
+    columns: &Columns,
+    wanted: &[Wanted],
+) -> Result<Box<dyn FileRows>> {
     guarded(path, form, || {
         let Opened { schema, total, read, source } = open_columns(path, form)?;
-        let table = Table::of(path, &schema, columns)?;
+        let table = Table::of(path, &schema, (columns, wanted))?;
         let reading = chosen(source, &table);
-        let path = path.to_path_buf();
+        let (path, wanted) = (path.to_path_buf(), wanted.to_vec());
         let own = ArrowRows { path, form, table, wanted, reading, batch: None, row: 0, total, read };
         Ok(Box::new(own) as Box<dyn FileRows>)
     })
 }
 
-/// Chooses the columns of a table, and as many rows at once as fit.
+/// Chooses the columns of a table.
 fn chosen(source: Source, table: &Table) -> Reading {
     let builder = match source {
         Source::Ipc(batches) => return Reading::Begun(batches),
         Source::Parquet(builder) => builder,
     };
-    let (mut bytes, mut rows) = (0u64, 0u64);
-    for group in builder.metadata().row_groups() {
-        bytes = bytes.saturating_add(u64::try_from(group.total_byte_size()).unwrap_or(0));
-        rows = rows.saturating_add(u64::try_from(group.num_rows()).unwrap_or(0));
-    }
-    let row_bytes = (bytes / rows.max(1)).max(1);
-    let at_once = (VECTOR_BYTES as u64 / row_bytes).clamp(1, ROWS_MAX as u64) as usize;
     let mask = ProjectionMask::roots(builder.parquet_schema(), table.read_columns());
-    Reading::Waiting(Box::new(builder.with_projection(mask).with_batch_size(at_once)))
+    Reading::Waiting(Box::new(builder.with_projection(mask).with_batch_size(DECODED_ROWS)))
 }
 
 impl Reading {
@@ -191,21 +192,31 @@ impl Reading {
     }
 }
 
-/// Components of the first vector, and the type of a collection that holds them.
+/// Components of the first vector of each name, and the type of a collection that holds them; `None` for a name of
+/// which there is none.
 ///
 /// # Errors
-/// As [`crate::shape_of`].
-pub(crate) fn shape_of(path: &Path, form: Form, columns: &Columns) -> Result<(usize, DType)> {
+/// As [`crate::shapes_of`].
+pub(crate) fn shapes_of(
+    path: &Path,
+    form: Form,
+    columns: &Columns,
+    names: &[&str],
+) -> Result<Vec<Option<(usize, DType)>>> {
     guarded(path, form, || {
         let Opened { schema, source, .. } = open_columns(path, form)?;
-        let table = Table::of(path, &schema, columns)?;
+        let table = Table::of(path, &schema, (columns, names))?;
+        let mut shapes = vec![None; names.len()];
         for batch in chosen(source, &table).batches(path, 0)? {
             let batch = batch.map_err(|e| unreadable(path, form, &e))?;
-            if batch.num_rows() > 0 {
-                return table.shape(path, &batch);
+            for (shape, found) in shapes.iter_mut().zip(table.shapes(path, &batch)?) {
+                *shape = shape.or(found);
+            }
+            if shapes.iter().all(Option::is_some) {
+                break;
             }
         }
-        Err(empty(path))
+        Ok(shapes)
     })
 }
 
@@ -224,17 +235,18 @@ impl ArrowRows {
         }
     }
 
+    /// The next rows, until they have as many bytes as a batch may have.
     fn take(&mut self) -> Result<Option<Rows>> {
-        if !self.fill()? {
-            return Ok(None);
+        let (mut rows, most) = (Rows::new(self.row, &self.wanted), rows_at_once(&self.wanted));
+        while rows.count < most && rows.bytes() < BATCH_BYTES && self.fill()? {
+            let Some((batch, at)) = &mut self.batch else { break };
+            let count = DECODED_ROWS.min(batch.num_rows() - *at).min(most - rows.count);
+            let part = batch.slice(*at, count);
+            *at += count;
+            self.table.append(&self.path, &part, &self.wanted, &mut rows)?;
+            self.row += count as u64;
         }
-        let Some((batch, at)) = &mut self.batch else { return Ok(None) };
-        let count = self.wanted.rows_at_once().min(batch.num_rows() - *at);
-        let part = batch.slice(*at, count);
-        *at += count;
-        let rows = self.table.rows(&self.path, &part, (self.row, &self.wanted))?;
-        self.row += count as u64;
-        Ok(Some(rows))
+        Ok((rows.count > 0).then_some(rows))
     }
 
     fn leave_out(&mut self, rows: u64) -> Result<u64> {
@@ -275,5 +287,9 @@ impl FileRows for ArrowRows {
             Total::Rows(_) => self.row,
             Total::Bytes(bytes) => self.read.load(Ordering::Relaxed).min(bytes),
         }
+    }
+
+    fn names_without(&self) -> Vec<String> {
+        self.table.names_without.clone()
     }
 }

@@ -14,8 +14,12 @@
 //! | `columns` | rows of Arrow columns: roles, ids, vectors, payloads |
 //! | [`export`] | points as a Parquet file |
 //!
-//! Memory is bounded by one batch: a row group is read page by page, and of an Arrow file one record batch at a time.
-//! What cannot be represented is an error that names file, row and column; nothing is left out silently.
+//! Vectors can have names: then there is a column for each name, a line has `{"vectors": {"title": [0.5, 1]}}`, and a
+//! row may lack any of them. Files of vectors alone have none.
+//!
+//! Memory is bounded by one batch, which has limits of rows and of bytes: a row group is read page by page, and of an
+//! Arrow file one record batch at a time. What cannot be represented is an error that names file, row and column;
+//! nothing is left out silently.
 
 #![forbid(unsafe_code)]
 
@@ -28,4 +32,4 @@ pub mod file;
 mod json_lines;
 pub mod lines;
 
-pub use file::{Columns, FileRows, PayloadColumns, Rows, Total, Wanted, open, shape_of};
+pub use file::{Columns, FileRows, PayloadColumns, Rows, Total, VectorColumn, Wanted, open, shapes_of};

@@ -14,8 +14,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde_json::{Value, json};
-use stratann_import::export::{IdKinds, ParquetWriter, Points};
-use stratann_import::{Columns, PayloadColumns, Rows, Wanted, open, shape_of};
+use stratann_import::export::{IdKinds, ParquetWriter, Points, VectorShape};
+use stratann_import::{Columns, PayloadColumns, Rows, VectorColumn, Wanted, open, shapes_of};
 use stratann_kernel::{DType, Metric};
 use stratann_payload::IdValue;
 use stratann_storage::Result;
@@ -23,8 +23,16 @@ use tempfile::TempDir;
 
 const ROWS: usize = 10_000;
 
+fn named(name: &str, dim: usize, dtype: DType) -> Wanted {
+    Wanted { name: name.into(), dim, dtype, metric: Metric::L2 }
+}
+
 fn wanted(dim: usize, dtype: DType) -> Wanted {
-    Wanted { dim, dtype, metric: Metric::L2 }
+    named("", dim, dtype)
+}
+
+fn shape_of(path: &Path, columns: &Columns) -> Result<(usize, DType)> {
+    Ok(shapes_of(path, columns, &[""])?[0])
 }
 
 fn columns(ids: Option<&str>, vectors: Option<&str>, payload: &[&str]) -> Columns {
@@ -33,24 +41,36 @@ fn columns(ids: Option<&str>, vectors: Option<&str>, payload: &[&str]) -> Column
         [] => PayloadColumns::Nothing,
         these => PayloadColumns::These(these.iter().map(|name| name.to_string()).collect()),
     };
-    Columns { ids: ids.map(String::from), vectors: vectors.map(String::from), payload }
+    let vectors = vectors.into_iter().map(|column| (String::new(), column.into())).collect();
+    Columns { ids: ids.map(String::from), vectors, payload }
 }
 
 /// All rows of a file as one.
 fn read(path: &Path, columns: &Columns, wanted: &Wanted) -> Result<Rows> {
+    read_named(path, columns, std::slice::from_ref(wanted)).map(|(rows, _)| rows)
+}
+
+/// All rows of a file as one, and names of vectors that none of them has.
+fn read_named(path: &Path, columns: &Columns, wanted: &[Wanted]) -> Result<(Rows, Vec<String>)> {
     let mut file = open(path, columns, wanted)?;
-    let mut all = Rows::default();
+    let column = |own: &Wanted| VectorColumn { name: own.name.clone(), ..VectorColumn::default() };
+    let mut all = Rows { vectors: wanted.iter().map(column).collect(), ..Rows::default() };
     while let Some(rows) = file.next_rows()? {
         assert_eq!(rows.first, all.count as u64);
-        assert!(rows.vectors.len() <= 4 << 20 && rows.count > 0);
+        let bytes: usize = rows.vectors.iter().map(|own| own.vectors.len()).sum();
+        assert!(bytes <= 4 << 20 && rows.count > 0);
         all.count += rows.count;
         if let Some(ids) = rows.ids {
             all.ids.get_or_insert_default().extend(ids);
         }
-        all.vectors.extend(rows.vectors);
+        for (own, of_batch) in all.vectors.iter_mut().zip(rows.vectors) {
+            own.vectors.extend(of_batch.vectors);
+            own.has.extend(of_batch.has);
+        }
         all.payloads.extend(rows.payloads);
     }
-    Ok(all)
+    assert!(all.vectors.iter().all(|own| own.has.len() == all.count));
+    Ok((all, file.names_without()))
 }
 
 fn refused(path: &Path, columns: &Columns, wanted: &Wanted, why: &str) {
@@ -86,7 +106,8 @@ fn parquet(folder: &TempDir, batch: &RecordBatch) -> PathBuf {
 }
 
 fn payload(rows: &Rows, row: usize) -> Value {
-    rows.payloads[row].as_ref().map_or(Value::Null, |json| serde_json::from_slice(json).unwrap())
+    let own = rows.payloads.get(row).and_then(Option::as_ref);
+    own.map_or(Value::Null, |json| serde_json::from_slice(json).unwrap())
 }
 
 /// Many rows with ids and a column with a dot in its name.
@@ -101,10 +122,10 @@ fn check_many(path: &Path) {
     let own = columns(None, Some("a.vector"), &["all"]);
     let rows = read(path, &own, &wanted(2, DType::F32)).unwrap();
     assert_eq!((rows.count, rows.ids.as_ref().unwrap()[777].clone()), (ROWS, IdValue::Number(2331)));
-    assert_eq!(rows.vectors[777 * 8..778 * 8], [777f32, 0.1].map(f32::to_le_bytes).concat());
+    assert_eq!(rows.vectors[0].vectors[777 * 8..778 * 8], [777f32, 0.1].map(f32::to_le_bytes).concat());
     assert_eq!(payload(&rows, ROWS - 1), json!({ "a.b": "text 9999" }));
     assert_eq!(shape_of(path, &own).unwrap(), (2, DType::F32));
-    let mut file = open(path, &own, &wanted(2, DType::F32)).unwrap();
+    let mut file = open(path, &own, &[wanted(2, DType::F32)]).unwrap();
     assert_eq!(file.skip(6001).unwrap(), 6001);
     let rest = file.next_rows().unwrap().unwrap();
     assert_eq!((rest.first, rest.ids.unwrap()[0].clone()), (6001, IdValue::Number(18_003)));
@@ -183,7 +204,7 @@ fn vectors_of_every_type_and_their_limits() {
         let path = parquet(&folder, &batch(vec![("v", column)]));
         let read = read(&path, &Columns::default(), &wanted(2, dtype));
         match (result, read) {
-            (Ok(wanted), read) => assert_eq!(read.unwrap().vectors, wanted),
+            (Ok(wanted), read) => assert_eq!(read.unwrap().vectors[0].vectors, wanted),
             (Err(why), read) => {
                 let error = read.unwrap_err();
                 assert!(
@@ -394,17 +415,18 @@ fn exported_points_come_back_bit_for_bit() {
             (DType::U8, vec![0, 255, 1, 128, 127, 3]),
             (DType::I8, vec![0, 255, 1, 128, 127, 3]),
         ] {
+            let shape = VectorShape { name: String::new(), dim: 2, dtype };
             let mut writer =
-                ParquetWriter::new(File::create(&path).unwrap(), &path, (2, dtype), kinds).unwrap();
+                ParquetWriter::new(File::create(&path).unwrap(), &path, &[shape], kinds).unwrap();
             let points = Points {
                 ids: ids.clone(),
-                vectors: vectors.clone(),
+                vectors: vec![vectors.chunks(2 * dtype.size()).map(Some).collect()],
                 payloads: vec![Some(payloads[0]), None, Some(payloads[1])],
             };
             writer.write(&points).unwrap();
             writer.finish().unwrap();
             let rows = read(&path, &Columns::default(), &wanted(2, dtype)).unwrap();
-            assert_eq!((rows.ids.as_ref().unwrap(), &rows.vectors), (&ids, &vectors));
+            assert_eq!((rows.ids.as_ref().unwrap(), &rows.vectors[0].vectors), (&ids, &vectors));
             let own: Vec<Option<&[u8]>> = rows.payloads.iter().map(Option::as_deref).collect();
             assert_eq!(own, points.payloads);
         }
@@ -464,10 +486,11 @@ fn lines_of_json() {
         [json!(9_007_199_254_740_993u64), json!("x"), json!("00000000-0000-0000-0000-000000000000")]
     );
     assert!(matches!(rows.ids.as_ref().unwrap()[2], IdValue::Uuid(_)));
-    assert_eq!(rows.vectors, [0.1f32, 1.0, 3e-45, -0.0, 1.0, 2.0].map(f32::to_le_bytes).concat());
+    let floats = [0.1f32, 1.0, 3e-45, -0.0, 1.0, 2.0].map(f32::to_le_bytes).concat();
+    assert_eq!(rows.vectors[0].vectors, floats);
     assert_eq!((payload(&rows, 0), payload(&rows, 1)), (json!({ "a": 1, "b": [2] }), Value::Null));
     assert_eq!(payload(&rows, 2), json!({ "c": { "d": null } }));
-    let mut file = open(&path, &Columns::default(), &wanted(2, DType::F32)).unwrap();
+    let mut file = open(&path, &Columns::default(), &[wanted(2, DType::F32)]).unwrap();
     assert_eq!(file.skip(2).unwrap(), 2);
     assert_eq!(file.next_rows().unwrap().unwrap().first, 2);
     assert_eq!(shape_of(&path, &Columns::default()).unwrap(), (2, DType::F32));
@@ -495,7 +518,7 @@ fn lines_of_json() {
         write(&format!("{good}\n{line}\n"));
         refused(&path, &Columns::default(), &wanted(2, DType::F32), why);
     }
-    write(&format!("{good}\n{}\n", "x".repeat(3 << 20)));
+    write(&format!("{good}\n{}\n", "x".repeat(4 << 20)));
     refused(&path, &Columns::default(), &wanted(2, DType::F32), "line 2: it has more than");
     write("");
     assert_eq!(read(&path, &Columns::default(), &wanted(2, DType::F32)).unwrap().count, 0);
@@ -510,7 +533,7 @@ fn arrays_have_vectors_alone() {
     std::fs::write(&path, [header.clone(), [1.0f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat()].concat())
         .unwrap();
     let rows = read(&path, &Columns::default(), &wanted(2, DType::U8)).unwrap();
-    assert_eq!((rows.ids, rows.vectors, rows.payloads.len()), (None, vec![1, 2, 3, 4], 0));
+    assert_eq!((rows.ids, &rows.vectors[0].vectors[..], rows.payloads.len()), (None, &[1, 2, 3, 4][..], 0));
     refused(&path, &Columns::default(), &wanted(3, DType::F32), "has 2 dimensions, the collection has 3");
     refused(&path, &columns(Some("id"), None, &[]), &wanted(2, DType::F32), "leave --ids out");
     std::fs::write(&path, [header, [1.0f32, 2.0, f32::NAN, 4.0].map(f32::to_le_bytes).concat()].concat())
@@ -522,4 +545,217 @@ fn arrays_have_vectors_alone() {
         &wanted(2, DType::F32),
         "unknown vector format",
     );
+}
+
+/// Vectors of two names, by row.
+fn two_names() -> [Wanted; 2] {
+    [named("image", 2, DType::U8), named("title", 2, DType::F32)]
+}
+
+fn check_two_names(path: &Path, columns: &Columns, payloads: &[Value]) {
+    let (rows, without) = read_named(path, columns, &two_names()).unwrap();
+    let [image, title] = &rows.vectors[..] else { panic!("two names") };
+    assert_eq!((&image.vectors[..], &image.has[..]), (&[1, 2, 5, 6][..], &[true, false, true, false][..]));
+    let floats = [0.5f32, 1.0, 2.0, 3.0].map(f32::to_le_bytes).concat();
+    assert_eq!((&title.vectors, &title.has[..]), (&floats, &[true, true, false, false][..]));
+    assert_eq!((0..4).map(|row| payload(&rows, row)).collect::<Vec<_>>(), payloads);
+    assert!(without.is_empty());
+    let shapes = shapes_of(path, columns, &["image", "title"]).unwrap();
+    assert_eq!(shapes.iter().map(|shape| shape.0).collect::<Vec<_>>(), [2, 2]);
+}
+
+/// A column of lists some of which are null.
+fn lists<T: ArrowPrimitiveType>(rows: &[Option<[T::Native; 2]>]) -> ArrayRef {
+    let row = |row: &Option<[T::Native; 2]>| row.map(|row| row.into_iter().map(Some).collect::<Vec<_>>());
+    Arc::new(ListArray::from_iter_primitive::<T, _, _>(rows.iter().map(row)))
+}
+
+#[test]
+fn vectors_by_name_are_columns_that_may_be_null() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = lists::<UInt8Type>(&[Some([1, 2]), None, Some([5, 6]), None]);
+    let title = lists::<Float32Type>(&[Some([0.5, 1.0]), Some([2.0, 3.0]), None, None]);
+    let ids: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2, 3, 4]));
+    let path = parquet(
+        &folder,
+        &batch(vec![("id", ids.clone()), ("image", image.clone()), ("title", title.clone())]),
+    );
+    check_two_names(&path, &Columns::default(), &[Value::Null, Value::Null, Value::Null, Value::Null]);
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c", "d"]));
+    let all =
+        batch(vec![("id", ids.clone()), ("i", image.clone()), ("title", title.clone()), ("image", texts)]);
+    let path = parquet(&folder, &all);
+    let chosen = Columns { vectors: vec![("image".into(), "i".into())], ..Columns::default() };
+    check_two_names(&path, &chosen, &["a", "b", "c", "d"].map(|text| json!({ "image": text })));
+    // Without a choice there is no column for the name, which the file says, and its text is of the payload.
+    let none = Columns { payload: PayloadColumns::Nothing, ..Columns::default() };
+    let (rows, without) = read_named(&path, &none, &two_names()).unwrap();
+    assert_eq!((without, &rows.vectors[0].has[..]), (vec!["image".to_string()], &[false; 4][..]));
+    assert!(
+        shapes_of(&path, &none, &["image"])
+            .unwrap_err()
+            .message
+            .contains("no column of lists of numbers for")
+    );
+    let refused = |columns: &Columns, names: &[Wanted], why: &str| {
+        let error = read_named(&path, columns, names).unwrap_err();
+        assert!(error.message.contains(why), "{error}");
+    };
+    refused(
+        &none,
+        &[named("x", 2, DType::F32), named("y", 2, DType::F32)],
+        "for the vectors \"x\", \"y\" among",
+    );
+    let three = [named("title", 3, DType::F32), named("x", 1, DType::F32)];
+    refused(&none, &three, "row 0 of");
+    refused(&none, &three, "column \"title\": the vector has 2 dimensions");
+    let bytes = [named("title", 2, DType::U8), named("x", 1, DType::F32)];
+    refused(&none, &bytes, "column \"title\": component 0 is 0.5, which u8 does not have exactly");
+    // One vector without a name is never absent.
+    let title_only = columns(None, Some("title"), &[]);
+    refused(&title_only, &[wanted(2, DType::F32)], "row 2 of");
+    let empty = parquet(&folder, &batch(vec![("id", ids), ("title", lists::<Float32Type>(&[None; 4]))]));
+    let error = shapes_of(&empty, &none, &["title"]).unwrap_err();
+    assert!(error.message.contains("no row with a vector of \"title\""), "{error}");
+}
+
+#[test]
+fn vectors_by_name_are_fields_of_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("points.jsonl");
+    let write = |lines: &[&str]| std::fs::write(&path, lines.join("\n")).unwrap();
+    let nothing = [Value::Null, Value::Null, Value::Null, Value::Null];
+    write(&[
+        r#"{"id": 1, "vectors": {"image": [1, 2], "title": [0.5, 1]}, "payload": null}"#,
+        r#"{"id": 2, "vectors": {"title": [2, 3], "image": null}}"#,
+        r#"{"id": 3, "vectors": {"image": [5, 6]}}"#,
+        r#"{"id": 4, "vectors": {}}"#,
+    ]);
+    check_two_names(&path, &Columns::default(), &nothing);
+    write(&[
+        r#"{"id": 1, "image": [1, 2], "title": [0.5, 1]}"#,
+        r#"{"id": 2, "title": [2, 3], "image": null}"#,
+        r#"{"id": 3, "image": [5, 6]}"#,
+        r#"{"id": 4}"#,
+    ]);
+    check_two_names(&path, &Columns::default(), &nothing);
+    // Fields with the names of vectors are of the payload where vectors are in an object, or fields are chosen.
+    write(&[
+        r#"{"id": 1, "vectors": {"image": [1, 2], "title": [0.5, 1]}, "title": ["a"]}"#,
+        r#"{"id": 2, "title": null, "vectors": {"title": [2, 3]}}"#,
+        r#"{"id": 3, "title": "c", "vectors": {"image": [5, 6]}}"#,
+        r#"{"id": 4, "title": "d"}"#,
+    ]);
+    let texts = [
+        json!({ "title": ["a"] }),
+        json!({ "title": null }),
+        json!({ "title": "c" }),
+        json!({ "title": "d" }),
+    ];
+    check_two_names(&path, &Columns::default(), &texts);
+    write(&[
+        r#"{"id": 1, "t": [0.5, 1], "image": [1, 2]}"#,
+        r#"{"id": 2, "t": [2, 3], "title": "b"}"#,
+        r#"{"id": 3, "t": null, "image": [5, 6]}"#,
+        r#"{"id": 4}"#,
+    ]);
+    let chosen = Columns { vectors: vec![("title".into(), "t".into())], ..Columns::default() };
+    check_two_names(&path, &chosen, &[Value::Null, json!({ "title": "b" }), Value::Null, Value::Null]);
+    for (line, why) in [
+        (
+            r#"{"vectors": {"titel": [1, 2]}}"#,
+            "unknown vector name \"titel\" in \"vectors\"; there are \"image\", \"title\"",
+        ),
+        (r#"{"vectors": {"title": [1]}}"#, "the field \"title\" in \"vectors\": the vector has 1 dimensions"),
+        (r#"{"vectors": {"image": [1, 2.5]}}"#, "the field \"image\" in \"vectors\": component 1 is 2.5"),
+        (r#"{"title": ["a"]}"#, "the field \"title\": it is no list of finite numbers"),
+    ] {
+        write(&[r#"{"vectors": {}}"#, line]);
+        let error = read_named(&path, &Columns::default(), &two_names()).unwrap_err();
+        assert!(error.message.contains(why) && error.message.contains("points.jsonl, line 2"), "{error}");
+    }
+    write(&[r#"{"vectors": {"image": [1, 2]}}"#, r#"{"vectors": {}}"#]);
+    let (rows, without) = read_named(&path, &Columns::default(), &two_names()).unwrap();
+    assert_eq!((rows.count, without), (2, vec!["title".to_string()]));
+}
+
+#[test]
+fn exported_vectors_by_name_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("points.parquet");
+    let names =
+        [("id", DType::U8), ("payload", DType::F16), ("title", DType::F32), ("vectors.id", DType::I8)];
+    let vectors: Vec<Vec<u8>> = names.iter().map(|(_, dtype)| vec![7; 2 * dtype.size()]).collect();
+    let shape = |&(name, dtype): &(&str, DType)| VectorShape { name: name.into(), dim: 2, dtype };
+    let shapes: Vec<VectorShape> = names.iter().map(shape).collect();
+    let mut writer =
+        ParquetWriter::new(File::create(&path).unwrap(), &path, &shapes, IdKinds::Numbers).unwrap();
+    // Bit n of a row says whether it has a vector of the n-th name.
+    let has = |row: usize, name: usize| row >> name & 1 == 1;
+    let column = |name: usize| (0..16).map(|row| has(row, name).then_some(&vectors[name][..])).collect();
+    let points = Points {
+        ids: (0..16).map(IdValue::Number).collect(),
+        vectors: (0..4).map(column).collect(),
+        payloads: vec![None; 16],
+    };
+    writer.write(&points).unwrap();
+    writer.finish().unwrap();
+    let wanted: Vec<Wanted> = names.iter().map(|(name, dtype)| named(name, 2, *dtype)).collect();
+    let (rows, without) = read_named(&path, &Columns::default(), &wanted).unwrap();
+    assert!(without.is_empty() && rows.payloads.iter().all(Option::is_none));
+    for (name, own) in rows.vectors.iter().enumerate() {
+        assert_eq!(own.has, (0..16).map(|row| has(row, name)).collect::<Vec<_>>());
+        assert_eq!(own.vectors, vectors[name].repeat(8));
+    }
+}
+
+#[test]
+fn batches_have_a_limit_of_bytes() {
+    const MIB: usize = 1 << 20;
+    const ROWS: usize = 120;
+    let folder = tempfile::tempdir().unwrap();
+    // Nearly a MiB in two rows of three, so that the mean says little of the rest.
+    let long = "x".repeat(MIB - 100);
+    let text = |row: usize| if row.is_multiple_of(3) { "short" } else { long.as_str() };
+    let part = |from: usize| {
+        let rows = from..from + 10;
+        let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(rows.clone().map(|row| row as u64)));
+        let texts: ArrayRef = Arc::new(StringArray::from_iter_values(rows.map(text)));
+        batch(vec![("id", ids), ("vector", floats(&[[1.0, 2.0]; 10])), ("text", texts)])
+    };
+    let path = |name: &str| folder.path().join(name);
+    let (columns, stream, lines) = (path("a.parquet"), path("a.arrows"), path("a.jsonl"));
+    // Pages of about a MiB in one row group.
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_dictionary_enabled(false)
+        .set_write_batch_size(1)
+        .build();
+    let schema = part(0).schema();
+    let file = File::create(&columns).unwrap();
+    let mut of_columns = ArrowWriter::try_new(file, schema.clone(), Some(properties)).unwrap();
+    let mut of_stream = StreamWriter::try_new(File::create(&stream).unwrap(), &schema).unwrap();
+    for from in (0..ROWS).step_by(10) {
+        of_columns.write(&part(from)).unwrap();
+        of_stream.write(&part(from)).unwrap();
+    }
+    of_columns.close().unwrap();
+    of_stream.finish().unwrap();
+    let line = |row: usize| json!({ "id": row, "vector": [1, 2], "text": text(row) }).to_string();
+    std::fs::write(&lines, (0..ROWS).map(line).collect::<Vec<_>>().join("\n")).unwrap();
+    for (path, beyond) in [(columns, 8 * MIB), (stream, 8 * MIB), (lines, MIB)] {
+        let (mut batches, mut rows) = (0, 0);
+        let counters = allocation_counter::measure(|| {
+            let mut file = open(&path, &Columns::default(), &[wanted(2, DType::F32)]).unwrap();
+            while let Some(own) = file.next_rows().unwrap() {
+                assert!(own.bytes() <= 4 * MIB + beyond, "{} bytes", own.bytes());
+                batches += 1;
+                rows += own.count;
+            }
+        });
+        assert!(rows == ROWS && batches >= 7, "{batches} batches");
+        // All of it has 80 MiB; a batch, what is decoded at once, a record batch of the stream, and copies of a row.
+        let path = path.display();
+        assert!(counters.bytes_max < 40 * MIB as u64, "{path}: {} MiB", counters.bytes_max >> 20);
+    }
 }

@@ -23,7 +23,7 @@ use crate::progress::ProgressPrinter;
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, or FILE.parquet#COLUMN
+    /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, FILE.parquet#COLUMN, or FILE.hdf5#DATASET
     #[arg(required_unless_present = "from")]
     base: Option<PathBuf>,
     /// Build from the vectors and ids of this index, instead of a file: so an older index gets the codes of today

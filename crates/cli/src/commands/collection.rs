@@ -23,6 +23,7 @@ mod cursor;
 mod export;
 mod import;
 mod limits;
+mod patience;
 mod payload_file;
 mod points;
 mod schema;

@@ -6,11 +6,13 @@
 //! | `.fvecs .bvecs` | i32 dim before every row (TEXMEX) | f32, u8 |
 //! | `.npy` | NumPy format 1, 2 or 3, two dimensions, in C or Fortran order | f32 (also f64), f16, of either byte order; u8, i8 |
 //! | `.parquet` (feature `parquet`) | a list column, or `FILE.parquet#COLUMN` | f32 (also f64, i32), f16, u8, i8 |
+//! | `.hdf5 .h5` | a two-dimensional dataset, or `FILE.hdf5#NAME` | f32 (also f64, whole numbers), f16, u8, i8 |
 //!
 //! All numbers are little-endian. Other files of a set: [`ids`] (one u64 per row) and [`truth`] (true
 //! neighbours). [`validate`] finds rows without valid distances.
 
 mod bin;
+mod hdf5;
 pub mod ids;
 mod npy;
 #[cfg(feature = "parquet")]
@@ -83,6 +85,8 @@ enum Layout {
     Converted(npy::Array),
     /// Rows that each follow their dimension as i32.
     Prefixed,
+    /// Rows of a dataset whose numbers are converted, or in chunks.
+    Hdf5(Box<hdf5::Rows>),
     #[cfg(feature = "parquet")]
     Parquet(Box<parquet::Column>),
 }
@@ -105,8 +109,11 @@ impl Reader {
     pub fn open(path: &Path) -> Result<Reader> {
         let (file, column) = split_column(path);
         let suffix = suffix(&file);
-        if column.is_some() && suffix != "parquet" {
-            let message = format!("{}: only a .parquet file has columns to choose from", path.display());
+        if column.is_some() && !matches!(suffix.as_str(), "parquet" | "hdf5" | "h5") {
+            let message = format!(
+                "{}: only a .parquet file has columns to choose from, and an .hdf5 file datasets",
+                path.display()
+            );
             return Err(Error::bad_input(message));
         }
         let reader = match suffix.as_str() {
@@ -115,6 +122,7 @@ impl Reader {
             "bvecs" => vecs::open(&file, DType::U8)?,
             "npy" => npy::open(&file)?,
             "parquet" => open_parquet(&file, column.as_deref())?,
+            "hdf5" | "h5" => hdf5::open(&file, column.as_deref())?,
             "ivecs" | "ibin" => {
                 let message =
                     format!("{} holds ground truth, not vectors; give a vector file", path.display());
@@ -130,7 +138,7 @@ impl Reader {
                     stratann_storage::input::open(&file)?;
                 }
                 let message = format!(
-                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or \
+                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy .hdf5 or \
                      .parquet",
                     path.display()
                 );
@@ -190,6 +198,7 @@ impl Reader {
                 self.source.read_at(&self.path, first * (width as u64 + 4), out)?;
                 vecs::drop_prefixes(&self.path, self.shape.dim, width, first, out)
             }
+            Layout::Hdf5(rows) => rows.read_rows((&self.path, &self.source), self.shape, (first, count), out),
             #[cfg(feature = "parquet")]
             Layout::Parquet(column) => column.read_rows(&self.path, first, count, out),
         }

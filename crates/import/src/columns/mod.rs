@@ -13,7 +13,7 @@ use stratann_kernel::DType;
 use stratann_payload::Payload;
 use stratann_storage::{Error, Result};
 
-use crate::file::{Columns, Named, PAYLOAD, Roles, Rows, Wanted};
+use crate::file::{self, Columns, Named, PAYLOAD, Roles, Rows, Wanted};
 
 /// Key of the metadata of a column with the name of its extension type.
 pub(crate) const EXTENSION: &str = "ARROW:extension:name";
@@ -47,19 +47,28 @@ impl Cell<'_> {
 pub(crate) struct Table {
     schema: Schema,
     roles: Roles,
+    /// Names of vectors that have no column.
+    pub(crate) names_without: Vec<String>,
     /// Columns of the file that are read, in their order; batches of Parquet have these alone.
     read: Vec<usize>,
 }
 
 impl Table {
-    /// Chooses columns, and refuses those that no payload can represent.
-    pub(crate) fn of(path: &Path, schema: &Schema, columns: &Columns) -> Result<Table> {
+    /// Chooses columns, with those of vectors of these names, and refuses those that no payload can represent.
+    pub(crate) fn of<N: AsRef<str>>(
+        path: &Path,
+        schema: &Schema,
+        (columns, of_vectors): (&Columns, &[N]),
+    ) -> Result<Table> {
         let named =
             |field: &std::sync::Arc<Field>| (field.name().clone(), vectors::is_of_numbers(field.data_type()));
         let names: Vec<(String, bool)> = schema.fields().iter().map(named).collect();
         let all: Vec<Named<'_>> =
             names.iter().map(|(name, is_vectors)| Named { name, is_vectors: *is_vectors }).collect();
-        let roles = Roles::of(path, &all, columns)?;
+        let roles = Roles::of(path, &all, (columns, of_vectors))?;
+        if roles.vectors.iter().all(Option::is_none) {
+            return Err(file::no_vectors(path, &all, of_vectors));
+        }
         if let Some(at) = roles.ids {
             ids::check(path, schema.field(at))?;
         }
@@ -74,11 +83,13 @@ impl Table {
                 ))
             })?;
         }
-        let mut read: Vec<usize> =
-            roles.ids.into_iter().chain([roles.vectors]).chain(roles.payload.iter().copied()).collect();
+        let of_rows = roles.ids.into_iter().chain(roles.vectors.iter().flatten().copied());
+        let mut read: Vec<usize> = of_rows.chain(roles.payload.iter().copied()).collect();
         read.sort_unstable();
         read.dedup();
-        Ok(Table { schema: schema.clone(), roles, read })
+        let without = of_vectors.iter().zip(&roles.vectors).filter(|(_, at)| at.is_none());
+        let names_without = without.map(|(name, _)| name.as_ref().to_string()).collect();
+        Ok(Table { schema: schema.clone(), roles, names_without, read })
     }
 
     /// Columns that are read.
@@ -106,33 +117,47 @@ impl Table {
         })
     }
 
-    /// Components of the first vector of a batch, and the type of a collection that holds them.
-    pub(crate) fn shape(&self, path: &Path, batch: &RecordBatch) -> Result<(usize, DType)> {
-        let (field, column) = self.column(path, batch, self.roles.vectors)?;
-        vectors::shape(Cell { path, column: field.name(), row: 0 }, column)
+    /// Components of the first vector of each name in a batch, and the type of a collection that holds them; `None` for
+    /// a name of which there is none.
+    pub(crate) fn shapes(&self, path: &Path, batch: &RecordBatch) -> Result<Vec<Option<(usize, DType)>>> {
+        let shape = |at: &Option<usize>| {
+            let Some(at) = *at else { return Ok(None) };
+            let (field, column) = self.column(path, batch, at)?;
+            vectors::shape(Cell { path, column: field.name(), row: 0 }, column)
+        };
+        self.roles.vectors.iter().map(shape).collect()
     }
 
-    /// Rows of a batch, the first one of which has this number in the file.
-    pub(crate) fn rows(
+    /// Appends the rows of a batch.
+    pub(crate) fn append(
         &self,
         path: &Path,
         batch: &RecordBatch,
-        (first, wanted): (u64, &Wanted),
-    ) -> Result<Rows> {
-        let count = batch.num_rows();
-        let ids = match self.roles.ids {
-            None => None,
-            Some(at) => {
-                let (field, column) = self.column(path, batch, at)?;
-                let cell = |row: usize| Cell { path, column: field.name(), row: first + row as u64 };
-                Some((0..count).map(|row| ids::id_of(cell(row), field, column, row)).collect::<Result<_>>()?)
+        wanted: &[Wanted],
+        rows: &mut Rows,
+    ) -> Result<()> {
+        let (first, count) = (rows.first + rows.count as u64, batch.num_rows());
+        if let Some(at) = self.roles.ids {
+            let (field, column) = self.column(path, batch, at)?;
+            let cell = |row: usize| Cell { path, column: field.name(), row: first + row as u64 };
+            let ids = rows.ids.get_or_insert_default();
+            for row in 0..count {
+                ids.push(ids::id_of(cell(row), field, column, row)?);
             }
-        };
-        let (field, column) = self.column(path, batch, self.roles.vectors)?;
-        let cell = |row: usize| Cell { path, column: field.name(), row: first + row as u64 };
-        let vectors = vectors::vectors_of(cell, column, wanted)?;
-        let payloads = self.payloads(path, batch, first)?;
-        Ok(Rows { first, count, ids, vectors, payloads })
+        }
+        let may_lack = file::has_names(wanted);
+        for ((at, wanted), own) in self.roles.vectors.iter().zip(wanted).zip(&mut rows.vectors) {
+            let Some(at) = *at else {
+                own.has.resize(own.has.len() + count, false);
+                continue;
+            };
+            let (field, column) = self.column(path, batch, at)?;
+            let cell = |row: usize| Cell { path, column: field.name(), row: first + row as u64 };
+            vectors::append(cell, column, (wanted, may_lack), own)?;
+        }
+        rows.payloads.extend(self.payloads(path, batch, first)?);
+        rows.count += count;
+        Ok(())
     }
 
     fn payloads(&self, path: &Path, batch: &RecordBatch, first: u64) -> Result<Vec<Option<Vec<u8>>>> {

@@ -15,7 +15,7 @@ use stratann_storage::Result;
 
 use super::Cell;
 use crate::cast::{self, Component};
-use crate::file::Wanted;
+use crate::file::{VectorColumn, Wanted};
 
 /// Whether a column of this type has lists of numbers.
 pub(super) fn is_of_numbers(of: &DataType) -> bool {
@@ -84,34 +84,35 @@ fn components(numbers: &ArrayRef) -> Option<Box<dyn Fn(usize) -> Component + '_>
     }
 }
 
-/// Components of the first vector, and the type of a collection that holds them.
-pub(super) fn shape(cell: Cell<'_>, column: &ArrayRef) -> Result<(usize, DType)> {
+/// Components of the first vector, and the type of a collection that holds them; `None` where all are null.
+pub(super) fn shape(cell: Cell<'_>, column: &ArrayRef) -> Result<Option<(usize, DType)>> {
     let lists = Lists::of(column).ok_or_else(|| cell.wrong("it has no lists of numbers"))?;
-    if column.is_null(0) {
-        return Err(cell.wrong("the vector is null; every point needs one"));
-    }
+    let Some(row) = (0..column.len()).find(|row| column.is_valid(*row)) else { return Ok(None) };
     let dtype = match lists.numbers.data_type() {
         DataType::Float16 => DType::F16,
         DataType::Int8 => DType::I8,
         DataType::UInt8 => DType::U8,
         _ => DType::F32,
     };
-    Ok(((lists.range)(0).len(), dtype))
+    Ok(Some(((lists.range)(row).len(), dtype)))
 }
 
-/// The vectors of all rows, one after another.
-pub(super) fn vectors_of<'a>(
+/// Appends the vectors of all rows, where rows may lack them or not.
+pub(super) fn append<'a>(
     cell: impl Fn(usize) -> Cell<'a>,
     column: &ArrayRef,
-    wanted: &Wanted,
-) -> Result<Vec<u8>> {
-    let Wanted { dim, dtype, metric } = *wanted;
+    (wanted, may_lack): (&Wanted, bool),
+    to: &mut VectorColumn,
+) -> Result<()> {
+    let Wanted { dim, dtype, metric, .. } = *wanted;
     let no_lists = || cell(0).wrong("it has no lists of numbers");
     let lists = Lists::of(column).ok_or_else(no_lists)?;
     let component = components(lists.numbers).ok_or_else(no_lists)?;
-    let (mut all, row_bytes) = (Vec::new(), dim * dtype.size());
-    all.reserve(column.len() * row_bytes);
     for row in 0..column.len() {
+        to.has.push(column.is_valid(row));
+        if column.is_null(row) && may_lack {
+            continue;
+        }
         if column.is_null(row) {
             return Err(cell(row).wrong("the vector is null; every point needs one: leave the row out"));
         }
@@ -122,18 +123,19 @@ pub(super) fn vectors_of<'a>(
                 range.len()
             )));
         }
+        let first = to.vectors.len();
         for (at, place) in range.enumerate() {
             if lists.numbers.is_null(place) {
                 return Err(
                     cell(row).wrong(&format!("component {at} is null; every component needs a value"))
                 );
             }
-            cast::append(dtype, component(place), &mut all)
+            cast::append(dtype, component(place), &mut to.vectors)
                 .map_err(|why| cell(row).wrong(&format!("component {at} {why}")))?;
         }
-        if let Some(bad) = all.get(row * row_bytes..).and_then(|own| check_row(dtype, metric, own)) {
+        if let Some(bad) = to.vectors.get(first..).and_then(|own| check_row(dtype, metric, own)) {
             return Err(cell(row).wrong(&format!("{bad}; correct the vector or leave the row out")));
         }
     }
-    Ok(all)
+    Ok(())
 }

@@ -16,6 +16,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fst::{IntoStreamer, Map, MapBuilder, Streamer};
 use stratann_storage::{Error, Result};
@@ -301,7 +302,11 @@ impl Terms {
 
     fn read(&self, file: &PartFile, at: usize, window: &mut Window, what: &str) -> Result<Map<Vec<u8>>> {
         let bytes = file.part_within(self.places[at].place, window, what)?;
-        Map::new(bytes).map_err(|e| file.damaged(what, &format!("its terms cannot be read: {e}")))
+        let unreadable = |e| file.damaged(what, &format!("its terms cannot be read: {e}"));
+        let map = Map::new(bytes).map_err(unreadable)?;
+        // The library trusts what it reads, so its own checksum is compared, too.
+        map.as_fst().verify().map_err(unreadable)?;
+        Ok(map)
     }
 
     /// The codes of these strings, of those that are there.
@@ -333,7 +338,7 @@ impl Terms {
                 (None, Some((own, map))) if *own == at => &*map,
                 (None, last) => &last.insert((at, self.read(file, at, &mut window, what)?)).1,
             };
-            codes.extend(map.get(&*term));
+            codes.extend(guarded(file, what, || map.get(&*term))?);
         }
         Ok(codes)
     }
@@ -357,11 +362,15 @@ impl Terms {
                     &read
                 }
             };
-            let mut terms = map.range().ge(from).into_stream();
-            while let Some((term, code)) = terms.next() {
-                if each(term, code).is_break() {
-                    return Ok(());
+            let flow = guarded(file, what, || {
+                let mut terms = map.range().ge(from).into_stream();
+                while let Some((term, code)) = terms.next() {
+                    each(term, code)?;
                 }
+                ControlFlow::Continue(())
+            });
+            if flow?.is_break() {
+                break;
             }
         }
         Ok(())
@@ -422,6 +431,12 @@ impl Terms {
         })?;
         Ok(codes)
     }
+}
+
+/// The library panics on maps that were made to be wrong; they are damage.
+fn guarded<T>(file: &PartFile, what: &str, work: impl FnOnce() -> T) -> Result<T> {
+    // Maps are read only, and what `work` gathers is dropped with the error.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| file.damaged(what, "its terms cannot be"))
 }
 
 /// A term that no UUID with this prefix is below: its whole bytes.

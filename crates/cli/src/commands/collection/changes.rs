@@ -3,16 +3,17 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
-use stratann_node::collections::{self, Collection, Condition, GivenVectors};
+use stratann_node::collections::{Collection, Condition, GivenVectors};
 use stratann_node::rows::ExternalId;
 use stratann_params::collection::{DeleteSettings, UpsertSettings};
 use stratann_params::{Param, Stage};
 use stratann_payload::Predicate;
 use stratann_storage::{Error, Progress, Result};
 
+use super::patience::Patience;
 use super::payload_file::PayloadFile;
 use super::vectors::files;
 use super::{SHARED, opened};
@@ -23,9 +24,6 @@ use crate::parameters::{Parameters, Rows};
 use crate::point_filter::{PointFilterArgs, WithoutIndex};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-
-/// Times that a batch is tried while the collection has no room for it, and no checkpoint or merge that makes some.
-const ATTEMPTS: u32 = 10;
 
 /// The table's options of upserts.
 struct UpsertRows;
@@ -250,7 +248,7 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
             vectors.iter().map(|(name, vectors)| GivenVectors { name, vectors, has: None }).collect();
         let ids = ids.of(batch.clone());
         if args.update {
-            let done = patiently(&printer, &collection, |to| to.update_vectors(&ids, &given))?;
+            let done = Patience::new(&printer, &collection).make(|to| to.update_vectors(&ids, &given))?;
             document.seq = done.seq;
             document.replaced += done.changed;
             document.repeated += batch.len() as u64 - done.changed;
@@ -258,7 +256,8 @@ pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
         }
         let own = payloads.as_mut().map_or(Ok(Vec::new()), |own| own.read(batch))?;
         let own: Vec<Option<&[u8]>> = own.iter().map(Option::as_deref).collect();
-        let done = patiently(&printer, &collection, |to| to.upsert_named(&ids, &given, &own, condition))?;
+        let done =
+            Patience::new(&printer, &collection).make(|to| to.upsert_named(&ids, &given, &own, condition))?;
         document.seq = done.seq;
         document.new += done.new;
         document.replaced += done.replaced;
@@ -318,7 +317,7 @@ pub(super) fn delete(args: &Delete, output: Output) -> Result<Verdict> {
     let mut document =
         DeleteDocument { name: args.name.clone(), ids: ids.len() as u64, seq, ..Default::default() };
     in_batches(&ids.batches(0), ("ids", ids.len()), &printer, |batch| {
-        let done = patiently(&printer, &collection, |from| from.delete(&ids.of(batch.clone())))?;
+        let done = Patience::new(&printer, &collection).make(|from| from.delete(&ids.of(batch.clone())))?;
         document.seq = done.seq;
         document.deleted += done.deleted;
         document.unknown += done.unknown;
@@ -366,7 +365,7 @@ fn delete_matching(args: &Delete, filter: &Arc<Predicate>, output: Output) -> Re
     let collection = node.collection(&args.name).map_err(plain)?;
     args.filter.check(Some(filter), &collection)?;
     let started = Instant::now();
-    let done = patiently(&printer, &collection, |from| from.delete_matching(filter))?;
+    let done = Patience::new(&printer, &collection).make(|from| from.delete_matching(filter))?;
     printer.finish();
     let unindexed = WithoutIndex::of(&done.unindexed);
     unindexed.note(output);
@@ -383,41 +382,6 @@ fn delete_matching(args: &Delete, filter: &Arc<Predicate>, output: Output) -> Re
         format!("{}: deleted {} points; change {}\n", args.name, count(document.deleted), count(document.seq))
     })?;
     Ok(Verdict::Fine)
-}
-
-/// Makes a change. While the collection has no room for it, waits and tries again: as long as a checkpoint or a merge
-/// waits or runs, else some times.
-pub(super) fn patiently<T>(
-    printer: &ProgressPrinter,
-    collection: &Collection,
-    mut change: impl FnMut(&Collection) -> collections::Result<T>,
-) -> Result<T> {
-    let (mut attempt, mut is_said) = (1, false);
-    loop {
-        let error = match change(collection) {
-            Ok(done) => return Ok(done),
-            Err(error) => error,
-        };
-        let Some(seconds) = error.retry_after_s() else { return Err(plain(error)) };
-        let facts = collection.facts().ok();
-        let trouble = facts.as_ref().and_then(|facts| facts.trouble.clone());
-        let makes_room = trouble.is_none() && facts.is_some_and(|facts| !facts.jobs.is_empty());
-        if !makes_room && attempt == ATTEMPTS {
-            let why =
-                trouble.map_or(String::new(), |e| format!("; its last checkpoint or merge failed: {e}"));
-            let error = plain(error);
-            return Err(Error { message: error.message + &why, ..error });
-        }
-        attempt += u32::from(!makes_room);
-        if !is_said {
-            printer.note(&format!("note: {error}; waiting"));
-            is_said = true;
-        }
-        for _ in 0..10 * seconds {
-            printer.check_interrupted()?;
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
 }
 
 /// Makes changes batch by batch. An error says which rows are durable.

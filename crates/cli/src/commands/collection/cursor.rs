@@ -37,9 +37,15 @@ impl FileState {
     /// A file that is not there.
     pub(super) fn begin(path: &Path, seq: u64) -> Result<FileState> {
         let failed = |e: std::io::Error| Error::io("reading", path, &e);
-        let facts = std::fs::metadata(path).map_err(failed)?;
+        let (file, column) = input::split_column(path);
+        let facts = std::fs::metadata(&file).map_err(failed)?;
+        let mut whole = std::fs::canonicalize(&file).map_err(failed)?.into_os_string();
+        if let Some(column) = column {
+            whole.push("#");
+            whole.push(column);
+        }
         Ok(FileState {
-            path: std::fs::canonicalize(path).map_err(failed)?,
+            path: whole.into(),
             bytes: facts.len(),
             modified_ns: facts.mtime().saturating_mul(1_000_000_000).saturating_add(facts.mtime_nsec()),
             seq,
@@ -125,6 +131,12 @@ mod tests {
     #[test]
     fn the_same_import_goes_on_and_another_begins() {
         let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str| FileState::begin(&folder.path().join(name), 0).unwrap();
+        std::fs::write(folder.path().join("a.hdf5"), "x").unwrap();
+        assert!(
+            of("a.hdf5#train").is_same(&of("a.hdf5#train"))
+                && !of("a.hdf5#train").is_same(&of("a.hdf5#test"))
+        );
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::write(&path, text).unwrap();

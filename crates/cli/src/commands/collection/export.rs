@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use stratann_import::export::{IdKinds, ParquetWriter, Points};
-use stratann_node::collections::{Collection, LIMIT_MAX, Point, Specs};
+use stratann_import::export::{IdKinds, ParquetWriter, Points, VectorShape};
+use stratann_node::collections::{Collection, LIMIT_MAX, NamedSpec, Point, Specs};
 use stratann_node::rows::ExternalId;
 use stratann_payload::{IdValue, Predicate};
 use stratann_storage::output::{AtomicFile, OutputPath};
@@ -48,7 +48,7 @@ Examples:
   stratann collection export --data shop.data shop -o cheap.jsonl --where \"price < 50\"
 
 Points are in the order of their ids. A Parquet file has the columns id, vector (fixed_size_list) and payload (JSON).
-Where vectors have names, lines of JSON have them by name, and there is no Parquet file.";
+Where vectors have names, it has a column for each name, and lines of JSON have them by name (vectors).";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -85,13 +85,13 @@ impl Sink {
             Sink::Stdout => print_escaped(&lines_of(points, specs)?),
             Sink::JsonLines(file) => file.write(lines_of(points, specs)?.as_bytes()),
             Sink::Parquet(writer) => {
-                let mut own = Points::default();
-                for point in points {
-                    own.ids.push(value_of(&point.id));
-                    own.vectors.extend(point.vector());
-                    own.payloads.push(point.payload.as_deref());
-                }
-                writer.write(&own)
+                let column =
+                    |name: usize| points.iter().map(move |point| point.vectors.get(name)?.as_deref());
+                writer.write(&Points {
+                    ids: points.iter().map(|point| value_of(&point.id)).collect(),
+                    vectors: (0..specs.count()).map(|name| column(name).collect()).collect(),
+                    payloads: points.iter().map(|point| point.payload.as_deref()).collect(),
+                })
             }
         }
     }
@@ -154,20 +154,15 @@ impl Target {
             Target::Stdout => Sink::Stdout,
             Target::JsonLines(path) => Sink::JsonLines(Box::new(path.create()?)),
             Target::Parquet(path) => {
-                let spec = collection.spec().map_err(|e| {
-                    let e = plain(e);
-                    Error {
-                        message: format!("{}; export them as .jsonl, which has vectors by name", e.message),
-                        ..e
-                    }
-                })?;
-                let (kinds, shape) = (id_kinds(collection)?, (spec.dim, spec.dtype));
-                Sink::Parquet(Box::new(ParquetWriter::new(
-                    Writer(path.create()?),
-                    path.path(),
-                    shape,
-                    kinds,
-                )?))
+                let shape = |own: &NamedSpec| VectorShape {
+                    name: own.name.clone(),
+                    dim: own.spec.dim,
+                    dtype: own.spec.dtype,
+                };
+                let shapes: Vec<VectorShape> = collection.specs().iter().map(shape).collect();
+                let kinds = id_kinds(collection)?;
+                let writer = ParquetWriter::new(Writer(path.create()?), path.path(), &shapes, kinds)?;
+                Sink::Parquet(Box::new(writer))
             }
         })
     }

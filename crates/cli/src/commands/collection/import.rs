@@ -1,20 +1,25 @@
 //! `stratann collection import`.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use stratann_import::{Columns, FileRows, PayloadColumns, Rows as FileBatch, Total, Wanted, open, shape_of};
+use stratann_import::{
+    Columns, FileRows, PayloadColumns, Rows as FileBatch, Total, VectorColumn, Wanted, open, shapes_of,
+};
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{self, Collection, Condition, MemoryLimits, Node, Spec};
+use stratann_node::collections::{
+    Collection, Condition, GivenVectors, MemoryLimits, NamedSpec, Node, Spec, Specs,
+};
 use stratann_node::rows::ExternalId;
 use stratann_params::collection::{CreateSettings, UpsertSettings};
 use stratann_params::{Param, Stage};
 use stratann_storage::{Error, Progress, Result};
 
-use super::changes::patiently;
 use super::cursor::{Cursor, FileState};
-use super::{SHARED, settings};
+use super::patience::Patience;
+use super::{SHARED, settings, vectors};
 use crate::Verdict;
 use crate::data_folder::{self, Ids, plain};
 use crate::output::{Output, count, duration};
@@ -44,19 +49,21 @@ impl Rows for ImportRows {
 pub(super) struct Import {
     /// Name of the collection
     name: String,
-    /// Files: .parquet, .arrow .feather .ipc .arrows, .jsonl .ndjson, .npy, and the other vector files
+    /// Files: .parquet, .arrow .feather .ipc .arrows, .jsonl .ndjson, .npy, .hdf5 and other vector files
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Column of ids: whole numbers, UUIDs or texts [default: id, or the row number where there is no such column]
     #[arg(long, value_name = "COLUMN")]
     ids: Option<String>,
-    /// Column of vectors: lists of numbers [default: vector, or the only column of lists of numbers]
+    /// Column of vectors: lists of numbers [default: vector, or the only column of lists of numbers]. Where vectors
+    /// have names: NAME=COLUMN, for each name whose column has another name
     #[arg(long, value_name = "COLUMN")]
-    vectors: Option<String>,
+    vectors: Vec<String>,
     /// Columns that become fields of payloads, separated by commas; all; none [default: all]
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
     payload: Vec<String>,
-    /// Create the collection with the dimensions of the first file, and with --metric and --dtype, if it is not there
+    /// Create the collection with the dimensions of the first file, and with --metric and --dtype, if it is not there.
+    /// With NAME=COLUMN its vectors have these names
     #[arg(long)]
     create: bool,
     /// Begin at the first row, also where an interrupted import could go on
@@ -72,11 +79,13 @@ Examples:
   stratann collection import --data shop.data shop products.parquet --ids sku --vectors embedding --payload title,price
   stratann collection import --data shop.data shop points.jsonl
   stratann collection import --data shop.data shop part-*.arrow --payload none
+  stratann collection import --data shop.data both pages.parquet --create --vectors title=t --vectors image=picture
 
-A line of JSON: {\"id\": 7, \"vector\": [0.5, 1], \"payload\": {\"title\": \"x\"}}. Other fields of a line, and columns,
-become fields of the payload. What cannot be one is an error that names row and column. Floats are rounded to the type
-of the collection; whole numbers stay exact; NaN, null and what would overflow are refused. Of rows with one id the last
-one counts, and the report says how many there were.";
+A line of JSON: {\"id\": 7, \"vector\": [0.5, 1], \"payload\": {\"title\": \"x\"}}. Where vectors have names it has
+{\"id\": 7, \"vectors\": {\"image\": [0.5, 1]}}; null, and what is not there, is a point without a vector of the name.
+Other fields of a line, and columns, become fields of the payload. What cannot be one is an error that names row and
+column. Floats are rounded to the type of the collection; whole numbers stay exact; NaN, null and what would overflow
+are refused. Of rows with one id the last one counts, and the report says how many there were.";
 
 #[derive(Default, Serialize)]
 struct Document {
@@ -88,6 +97,11 @@ struct Document {
     new: u64,
     replaced: u64,
     repeated: u64,
+    /// Times that the collection had no room for a batch, which was waited for.
+    waits: u64,
+    /// Names of vectors that some file has none of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    names_without: Vec<String>,
     seq: u64,
     seconds: f64,
 }
@@ -96,24 +110,29 @@ struct Document {
 struct Importer<'a> {
     collection: &'a Collection,
     columns: &'a Columns,
-    wanted: Wanted,
+    wanted: Vec<Wanted>,
     printer: &'a ProgressPrinter,
+    patience: Patience<'a>,
 }
 
 /// Runs `stratann collection import`.
 pub(super) fn import(args: &Import, output: Output) -> Result<Verdict> {
     let shared = settings(&args.table)?;
-    let columns = columns(args)?;
+    let mut columns = columns(args)?;
     let printer = ProgressPrinter::new(output);
     let folder = data_folder::path(shared.data)?;
     let node = match args.create {
         true => data_folder::open_or_make(&folder, shared.ram_budget, &printer)?,
         false => data_folder::open(&folder, shared.ram_budget, &printer)?,
     };
-    let collection = collection(args, &node, &columns)?;
-    let spec = collection.spec().map_err(no_names)?;
-    let wanted = Wanted { dim: spec.dim, dtype: spec.dtype, metric: spec.metric };
-    let own = Importer { collection: &collection, columns: &columns, wanted, printer: &printer };
+    let collection = collection(args, &node, &mut columns)?;
+    let wanted = |own: &NamedSpec| {
+        let Spec { dim, dtype, metric, .. } = own.spec;
+        Wanted { name: own.name.clone(), dim, dtype, metric }
+    };
+    let wanted = collection.specs().iter().map(wanted).collect();
+    let patience = Patience::new(&printer, &collection);
+    let own = Importer { collection: &collection, columns: &columns, wanted, printer: &printer, patience };
     let first_id = args.table.given.read::<UpsertSettings>().first_id;
     let mut cursor = Cursor::open(&collection.folder(), &format!("{columns:?} {first_id}"), args.restart);
     let started = Instant::now();
@@ -130,6 +149,8 @@ pub(super) fn import(args: &Import, output: Output) -> Result<Verdict> {
     }
     cursor.finish()?;
     printer.finish();
+    document.names_without.sort_unstable();
+    document.names_without.dedup();
     document.seconds = started.elapsed().as_secs_f64();
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)
@@ -157,16 +178,7 @@ fn text(document: &Document) -> String {
     )
 }
 
-/// The error of an import into a collection whose vectors have names.
-fn no_names(e: collections::Error) -> Error {
-    let e = plain(e);
-    Error {
-        message: format!("{}; write them with `stratann collection upsert --vectors NAME=FILE`", e.message),
-        ..e
-    }
-}
-
-/// The columns that options name.
+/// The columns that options name, but for those of vectors, which depend on the collection.
 fn columns(args: &Import) -> Result<Columns> {
     let payload = match args.payload.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] | ["all"] => PayloadColumns::All,
@@ -176,11 +188,11 @@ fn columns(args: &Import) -> Result<Columns> {
         }
         names => PayloadColumns::These(names.iter().map(|name| (*name).to_string()).collect()),
     };
-    Ok(Columns { ids: args.ids.clone(), vectors: args.vectors.clone(), payload })
+    Ok(Columns { ids: args.ids.clone(), vectors: Vec::new(), payload })
 }
 
-/// The collection, which is made if it may be.
-fn collection(args: &Import, node: &Node, columns: &Columns) -> Result<Collection> {
+/// The collection, which is made if it may be. Completes the columns by those of its vectors.
+fn collection(args: &Import, node: &Node, columns: &mut Columns) -> Result<Collection> {
     let given = &args.table.given;
     let own: CreateSettings = given.read();
     let known = |what: &str| Error::bad_input(format!("{what}; use a newer stratann"));
@@ -188,25 +200,49 @@ fn collection(args: &Import, node: &Node, columns: &Columns) -> Result<Collectio
     let dtype = DType::from_name(own.dtype.name()).ok_or_else(|| known("an unknown type"))?;
     let is_there = node.collections().map_err(plain)?.iter().any(|info| info.name == args.name);
     if args.create && !is_there {
-        let first = args.files.first().ok_or_else(|| Error::bad_input("no file is given; name one"))?;
-        let (dim, of_file) = shape_of(first, columns)?;
-        let dtype = if given.has("dtype") { dtype } else { of_file };
-        let spec = Spec { dim, metric, dtype, kind: None };
-        return node.create_limited(&args.name, spec, MemoryLimits::default()).map_err(plain);
+        let dtype = given.has("dtype").then_some(dtype);
+        let specs = specs_of_file(args, columns, (metric, dtype))?;
+        return node.create_limited(&args.name, specs, MemoryLimits::default()).map_err(plain);
     }
     let collection = node.collection(&args.name).map_err(plain)?;
-    let spec = collection.spec().map_err(no_names)?;
-    for (option, asked, is) in
-        [("metric", metric.name(), spec.metric.name()), ("dtype", dtype.name(), spec.dtype.name())]
-    {
-        if given.has(option) && asked != is {
-            return Err(Error::bad_input(format!(
-                "the collection \"{}\" is there, with {option} {is}; leave --{option} {asked} out, or name another one",
-                args.name
-            )));
+    columns.vectors = vectors::columns(&args.vectors, collection.specs())?;
+    for Spec { metric: own_metric, dtype: own_dtype, .. } in collection.specs().iter().map(|own| own.spec) {
+        for (option, asked, is) in
+            [("metric", metric.name(), own_metric.name()), ("dtype", dtype.name(), own_dtype.name())]
+        {
+            if given.has(option) && asked != is {
+                return Err(Error::bad_input(format!(
+                    "the collection \"{}\" is there, with {option} {is}; leave --{option} {asked} out, or name \
+                     another one",
+                    args.name
+                )));
+            }
         }
     }
     Ok(collection)
+}
+
+/// The vectors of a new collection, as the first file has them: by name where columns are given by name. Completes the
+/// columns.
+fn specs_of_file(
+    args: &Import,
+    columns: &mut Columns,
+    (metric, dtype): (Metric, Option<DType>),
+) -> Result<Specs> {
+    let first = args.files.first().ok_or_else(|| Error::bad_input("no file is given; name one"))?;
+    columns.vectors = match &args.vectors[..] {
+        [] => Vec::new(),
+        [column] if !column.contains('=') => vec![(String::new(), column.clone())],
+        given => vectors::named_columns(given)?,
+    };
+    let mut names: Vec<&str> = columns.vectors.iter().map(|(name, _)| name.as_str()).collect();
+    if names.is_empty() {
+        names.push("");
+    }
+    let shapes = shapes_of(first, columns, &names)?;
+    let spec = |(dim, of_file)| Spec { dim, metric, dtype: dtype.unwrap_or(of_file), kind: None };
+    let all = names.iter().zip(shapes).map(|(name, shape)| ((*name).to_string(), spec(shape)));
+    Specs::named(all.collect::<Vec<_>>()).map_err(plain)
 }
 
 impl Importer<'_> {
@@ -238,8 +274,13 @@ impl Importer<'_> {
         let before = state.rows;
         let mut rows = open(path, self.columns, &self.wanted)?;
         self.begin_stage(path, &*rows);
+        let mut noted = Vec::new();
+        self.note_names(path, &*rows, &mut noted);
         let imported = self.rows(path, &mut *rows, (at, first_id, is_resumed), &mut state, cursor, document);
+        self.note_names(path, &*rows, &mut noted);
         document.rows += state.rows - before;
+        document.waits = self.patience.waits();
+        document.names_without.extend(noted);
         imported.map_err(|e| {
             let durable = count(state.rows);
             let remedy = "the same command goes on behind them";
@@ -251,6 +292,20 @@ impl Importer<'_> {
             Error { message, ..e }
         })?;
         Ok(state.rows)
+    }
+
+    /// Says of which names a file has no vectors, each once.
+    fn note_names(&self, path: &Path, rows: &dyn FileRows, noted: &mut Vec<String>) {
+        for name in rows.names_without() {
+            if !noted.contains(&name) {
+                self.printer.note(&format!(
+                    "note: {} has no vectors for {name:?}; its points have none of this name (--vectors NAME=COLUMN \
+                     names a column)",
+                    path.display()
+                ));
+                noted.push(name);
+            }
+        }
     }
 
     fn begin_stage(&self, path: &Path, rows: &dyn FileRows) {
@@ -314,19 +369,16 @@ impl Importer<'_> {
     fn write(
         &self,
         batch: &FileBatch,
-        (ids, part): (&[ExternalId], std::ops::Range<usize>),
+        (ids, part): (&[ExternalId], Range<usize>),
         (seq, may_be_there): (u64, bool),
         document: &mut Document,
     ) -> Result<()> {
-        let row_bytes = self.collection.specs().row_bytes();
-        let bytes = part.start * row_bytes..part.end * row_bytes;
-        let vectors = batch.vectors.get(bytes).unwrap_or_default();
+        let vectors: Vec<GivenVectors<'_>> =
+            batch.vectors.iter().zip(&self.wanted).map(|(own, wanted)| given(own, wanted, &part)).collect();
         let own = batch.payloads.get(part).unwrap_or_default();
         let payloads: Vec<Option<&[u8]>> = own.iter().map(Option::as_deref).collect();
         let condition = if may_be_there { Condition::Always } else { Condition::IfNotNewer(seq) };
-        let write = |condition| {
-            patiently(self.printer, self.collection, |to| to.upsert_if(ids, vectors, &payloads, condition))
-        };
+        let write = |condition| self.patience.make(|to| to.upsert_named(ids, &vectors, &payloads, condition));
         let done = write(condition)?;
         document.new += done.new;
         document.replaced += done.replaced;
@@ -338,6 +390,16 @@ impl Importer<'_> {
         }
         Ok(())
     }
+}
+
+/// Vectors of a name of some rows of a batch.
+fn given<'a>(own: &'a VectorColumn, wanted: &Wanted, part: &Range<usize>) -> GivenVectors<'a> {
+    let row_bytes = wanted.dim * wanted.dtype.size();
+    let has = own.has.get(part.clone()).unwrap_or_default();
+    let count = |has: &[bool]| has.iter().filter(|has| **has).count();
+    let first = count(own.has.get(..part.start).unwrap_or_default()) * row_bytes;
+    let vectors = own.vectors.get(first..first + count(has) * row_bytes).unwrap_or_default();
+    GivenVectors { name: &own.name, vectors, has: Some(has) }
 }
 
 /// The ids of a batch: its own, or numbers.

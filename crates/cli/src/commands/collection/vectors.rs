@@ -1,6 +1,6 @@
 //! Vectors of a collection by name: options that say them, and how they are shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -128,11 +128,64 @@ fn named_spec(text: &str) -> Result<(String, Spec)> {
 /// # Errors
 /// `BadInput` for what is none.
 pub(super) fn files(given: &[String]) -> Result<Vec<(String, PathBuf)>> {
-    let file = |text: &String| match text.split_once('=') {
-        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.into(), path.into())),
-        _ => Err(Error::bad_input(format!("--vectors {text}: give NAME=FILE"))),
-    };
+    let file = |text: &String| named(text, "FILE").map(|(name, path)| (name, path.into()));
     given.iter().map(file).collect()
+}
+
+/// Reads columns of vectors by name: `NAME=COLUMN`.
+///
+/// # Errors
+/// `BadInput` for what is none, and for a name with two columns.
+pub(super) fn named_columns(given: &[String]) -> Result<Vec<(String, String)>> {
+    distinct(given.iter().map(|text| named(text, "COLUMN")).collect::<Result<_>>()?)
+}
+
+/// Reads columns of the vectors of a collection: `NAME=COLUMN` where they have names, and else one column.
+///
+/// # Errors
+/// As [`named_columns`]; `BadInput` for a name that is none, and several columns without names.
+pub(super) fn columns(given: &[String], specs: &Specs) -> Result<Vec<(String, String)>> {
+    if specs.has_names() {
+        return distinct(given.iter().map(|text| known_column(text, specs)).collect::<Result<_>>()?);
+    }
+    match given {
+        [] => Ok(Vec::new()),
+        [column] => Ok(vec![(String::new(), column.clone())]),
+        _ => Err(Error::bad_input(
+            "--vectors is given several times, and vectors of the collection have no names; give one column",
+        )),
+    }
+}
+
+/// A name of a collection and its column. A name may have a `=`, too.
+fn known_column(text: &str, specs: &Specs) -> Result<(String, String)> {
+    let column = |name: &str| text.strip_prefix(name)?.strip_prefix('=').filter(|column| !column.is_empty());
+    let known = specs.iter().filter_map(|own| Some((own.name.clone(), column(&own.name)?.to_string())));
+    if let Some(own) = known.max_by_key(|(name, _)| name.len()) {
+        return Ok(own);
+    }
+    let own = named(text, "COLUMN")?;
+    specs.find(Some(&own.0)).map_err(plain)?;
+    Ok(own)
+}
+
+/// A name before the first `=`, and what is behind it.
+fn named(text: &str, what: &str) -> Result<(String, String)> {
+    match text.split_once('=') {
+        Some((name, own)) if !name.is_empty() && !own.is_empty() => Ok((name.into(), own.into())),
+        _ => Err(Error::bad_input(format!("--vectors {text}: give NAME={what}"))),
+    }
+}
+
+/// Refuses a name with two columns.
+fn distinct(columns: Vec<(String, String)>) -> Result<Vec<(String, String)>> {
+    let mut names = BTreeSet::new();
+    match columns.iter().find(|(name, _)| !names.insert(name.as_str())) {
+        Some((name, _)) => {
+            Err(Error::bad_input(format!("--vectors names two columns for {name:?}; give one for each name")))
+        }
+        None => Ok(columns),
+    }
 }
 
 #[cfg(test)]
@@ -156,5 +209,27 @@ mod tests {
         assert_eq!(text, "a: 3 × f32, ip, kind auto; b: 2 × f32, l2, kind auto");
         assert_eq!(files(&["a=b=c".into()]).unwrap(), [("a".to_string(), PathBuf::from("b=c"))]);
         assert!(files(&["a".into()]).is_err() && files(&["=a".into()]).is_err());
+    }
+
+    #[test]
+    fn columns_are_read_from_options() {
+        let own = |name: &str, column: &str| (name.to_string(), column.to_string());
+        let named = specs(&["a=2".into(), "a=b=2".into()]).unwrap();
+        let read =
+            |given: &[&str]| columns(&given.iter().map(|text| text.to_string()).collect::<Vec<_>>(), &named);
+        assert_eq!(read(&["a=x", "a=b=y"]).unwrap(), [own("a", "x"), own("a=b", "y")]);
+        for (given, why) in [
+            (&["x"][..], "give NAME=COLUMN"),
+            (&["a="], "give NAME=COLUMN"),
+            (&["c=x"], "unknown vector name \"c\"; there are \"a\", \"a=b\""),
+            (&["a=x", "a=y"], "two columns for \"a\""),
+        ] {
+            let error = read(given).unwrap_err();
+            assert!(error.message.contains(why), "{error}");
+        }
+        let one = Spec { dim: 2, metric: Metric::L2, dtype: DType::F32, kind: None }.into();
+        assert_eq!(columns(&["a=b".into()], &one).unwrap(), [own("", "a=b")]);
+        assert!(columns(&["a".into(), "b".into()], &one).unwrap_err().message.contains("have no names"));
+        assert!(named_columns(&["a".into()]).is_err());
     }
 }
