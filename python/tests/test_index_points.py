@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import brute_force, vectors
-from folders import program  # noqa: F401
+from folders import program
 
 import stratann
 from stratann.filters import Field
@@ -27,7 +27,7 @@ def payload(row):
 
 
 @pytest.fixture(scope="module")
-def built(program, tmp_path_factory):  # noqa: F811
+def built(tmp_path_factory):
     """Makes indexes of points whose ids have a form."""
     folder = tmp_path_factory.mktemp("points")
     base, queries = vectors(3, ROWS, DIM), vectors(4, 20, DIM)
@@ -42,7 +42,7 @@ def built(program, tmp_path_factory):  # noqa: F811
         if not path.exists():
             points = folder / f"{form}.jsonl"
             points.write_text("\n".join(lines))
-            command = [program, "build", points, "-o", path, "--kind", "disk-graph", "--payload", *more]
+            command = [program(), "build", points, "-o", path, "--kind", "disk-graph", "--payload", *more]
             subprocess.run(command, check=True, capture_output=True)
         return path
 

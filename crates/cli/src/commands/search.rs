@@ -291,15 +291,7 @@ trait Searcher {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let given = &args.table.given;
     let runs = given.runs();
-    if args.output.is_some() && runs.len() > 1 {
-        return Err(Error::bad_input(format!(
-            "-o holds the results of one run, but {} were requested; give one --recall or --search-list",
-            runs.len()
-        )));
-    }
-    if output.json && args.output.as_deref().is_some_and(is_stdout) {
-        return Err(Error::bad_input("-o - and --json both print on stdout; leave one of them out"));
-    }
+    check_output(args, runs.len(), output)?;
     if let Some(data) = &args.data {
         return collection::run(args, data, &runs, output);
     }
@@ -320,9 +312,6 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let budgets = OpenOptions::read(given)?;
     match target {
         Target::Index { index, queries } => {
-            if let Some(to) = to.as_ref().filter(|_| args.points.with_payload) {
-                to.check_payloads("--with-payload")?;
-            }
             if let Some(to) = &to {
                 for index in args.also.iter().map(PathBuf::as_path).chain([index]) {
                     to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
@@ -363,6 +352,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             on_servers(args, queries, (&settings, to.as_ref()), servers, output)
         }
     }
+}
+
+/// Refuses a file of results for what has none of one run, or has them elsewhere.
+fn check_output(args: &Args, runs: usize, output: Output) -> Result<()> {
+    if args.output.is_some() && runs > 1 {
+        return Err(Error::bad_input(format!(
+            "-o holds the results of one run, but {runs} were requested; give one --recall or --search-list"
+        )));
+    }
+    if output.json && args.output.as_deref().is_some_and(is_stdout) {
+        return Err(Error::bad_input("-o - and --json both print on stdout; leave one of them out"));
+    }
+    Ok(())
 }
 
 /// The kind whose techniques are switched. Options that it does not have are refused.
@@ -476,7 +478,11 @@ fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<ResultPath>> {
         }
         Target::Servers { queries, .. } | Target::Memory { queries, .. } => inputs.push(queries),
     }
-    ResultPath::check(path, args.force, &inputs).map(Some)
+    let to = ResultPath::check(path, args.force, &inputs)?;
+    if args.points.with_payload {
+        to.check_payloads("--with-payload")?;
+    }
+    Ok(Some(to))
 }
 
 /// Runs every setting. Returns the report and the number of failed queries.

@@ -120,12 +120,16 @@ impl Spool {
         vectors: &[u8],
         payloads: &[Option<Vec<u8>>],
     ) -> Result<()> {
+        let rows = vectors.len() / self.row_bytes.max(1);
+        if ids.is_some_and(|ids| ids.len() != rows) {
+            let first = self.rows;
+            return Err(Error::bad_input(format!("rows from {first} on of {} need an id each", self.origin)));
+        }
         self.vectors.file.write_all(vectors).map_err(|e| self.vectors.failed(&e))?;
         for id in ids.unwrap_or_default() {
             let own = self.ids.get_or_insert_default().push(id, self.ram_budget)?;
             self.content.update(own);
         }
-        let rows = vectors.len() / self.row_bytes.max(1);
         for row in 0..rows {
             if let Some(json) = payloads.get(row).and_then(Option::as_ref) {
                 self.put_payload(self.rows + row as u64, json)?;

@@ -96,7 +96,7 @@ impl Kept {
         let mut shown = 0;
         while let Some(batch) = rows.next_rows()? {
             printer.check_interrupted()?;
-            spool.push(ids_of(&batch)?.as_deref(), &batch.vectors, &batch.payloads)?;
+            spool.push(ids_of(&batch).as_deref(), &batch.vectors, &batch.payloads)?;
             printer.advance(rows.done().saturating_sub(shown));
             shown = rows.done();
         }
@@ -106,12 +106,8 @@ impl Kept {
     }
 }
 
-fn ids_of(batch: &FileBatch) -> Result<Option<Vec<ExternalId>>> {
-    let Some(ids) = &batch.ids else { return Ok(None) };
-    match ids.len() == batch.count {
-        true => Ok(Some(ids.iter().map(ExternalId::of_filter).collect())),
-        false => Err(Error::bad_input(format!("row {} has no id; give each row one", batch.first))),
-    }
+fn ids_of(batch: &FileBatch) -> Option<Vec<ExternalId>> {
+    batch.ids.as_ref().map(|ids| ids.iter().map(ExternalId::of_filter).collect())
 }
 
 /// The error of a file of points where vectors alone are built from.
