@@ -78,9 +78,9 @@ impl Shop {
     }
 
     fn args<'a>(&'a self, index: &'a Path, kind: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        let base =
-            ["build", arg(&self.points), "-o", arg(index), "--kind", kind, "--calibration-queries", "60"];
-        [&base[..], &["--payload"], more].concat()
+        let base = ["build", arg(&self.points), "-o", arg(index), "--kind", kind, "--payload"];
+        let of_plan = if kind == "hybrid-ivf" { vec!["--profile", profile()] } else { Vec::new() };
+        [&base[..], &calibrated(kind, "60"), &of_plan, more].concat()
     }
 
     fn build(&self, name: &str, kind: &str, more: &[&str]) -> PathBuf {
@@ -312,7 +312,7 @@ fn mistakes_are_named() {
         (shop.search(&index, &["--also", arg(&plain)]), "a search of several indexes knows numbers alone"),
         (shop.search(&index, &["--with-payload", "-o", "o.npy"]), "leave --with-payload out"),
         (vec!["delete", arg(&index), "--id", "3"], "a delete knows numbers alone"),
-        (vec!["serve", arg(&index)], "a server knows numbers alone"),
+        (vec!["serve", "--index", arg(&index), "--http", "127.0.0.1:0"], "a server knows numbers alone"),
         (vec!["explain", arg(&index), arg(&shop.data.queries)], "a trace knows numbers alone"),
         (vec!["build", "--from", arg(&index), "-o", arg(&out)], "a build from it would lose"),
         (
@@ -426,7 +426,7 @@ fn a_search_without_room_for_ids_and_payloads_is_refused() {
     let shop = Shop::new(Ids::Strings);
     let index = shop.build("i", "flat", &[]);
     let error = refused(&shop.search(&index, &["--where", "price < 12", "--ram-budget", "1MiB"]), 2);
-    assert!(error.contains("ids and payloads"), "{error}");
+    assert!(error.contains("a RAM budget of 1.0 MiB is too small"), "{error}");
     let error = refused(&shop.args(&shop.data.path("j"), "flat", &["--ram-budget", "20KiB"]), 2);
     assert!(error.contains("RAM budget") || error.contains("budget"), "{error}");
 }
