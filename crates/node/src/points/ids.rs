@@ -1,12 +1,11 @@
 //! External ids of points that are read: gathered row by row, then in their order.
 
-use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::PathBuf;
 
 use stratann_engine::dataset::BIN_HEADER;
 use stratann_storage::budget::size;
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Result, input};
 
 use super::temporary::{Temporary, Written};
 use crate::rows::ExternalId;
@@ -159,7 +158,7 @@ impl SortedIds {
             SortedIds::File(path) => path,
         };
         let failed = move |e: std::io::Error| Error::io("reading", path, &e);
-        let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(failed)?);
+        let mut file = BufReader::with_capacity(1 << 20, input::open(path)?);
         Ok(Box::new((0..rows).map(move |_| {
             let (mut row, mut length) = ([0; 4], [0; 2]);
             file.read_exact(&mut row).and_then(|()| file.read_exact(&mut length)).map_err(failed)?;
