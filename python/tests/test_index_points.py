@@ -69,8 +69,8 @@ def test_filters_find_what_brute_force_finds(built, form):
         assert index.memory()["ids and payloads"] > 0
         alone = index.search(queries[:3], k=2, recall=1)
         assert alone.payloads is None and alone.ids.shape == (3, 2)
-        own = brute_force(base, queries[:3], 2, "l2")[0]
-        assert alone.ids.tolist() == [[row if form == "rows" else IDS[form](row) for row in each] for each in own.tolist()]
+        own = brute_force(base, queries[:3], 2, "l2")[0].tolist()
+        assert alone.ids.tolist() == [[row if form == "rows" else IDS[form](row) for row in each] for each in own]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             few = index.search(queries[:2], k=5, recall=1, filter="price = 7 and brand = 'q'", with_payload=True)
