@@ -297,7 +297,9 @@ class Index:
             result = result_of(answers)
         columns = answers["k"]
         if columns < k:
-            warnings.warn(f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2)
+            warnings.warn(
+                f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
+            )
         if answers["short"]:
             warnings.warn(
                 f"{answers['short']} queries found fewer than {columns} results; {self._harder} finds more",
@@ -320,7 +322,9 @@ class Index:
         name = dtype_name(array, "queries")
         if name != self._index.dtype:
             wanted = f"pass queries.astype(np.{self.dtype.name})"
-            raise InputError(f"queries are {name} ({array.dtype}), the index holds {self._index.dtype}: {wanted}")
+            raise InputError(
+                f"queries are {name} ({array.dtype}), the index holds {self._index.dtype}: {wanted}"
+            )
         rows = rows_of(array[np.newaxis] if array.ndim == 1 else array, "queries", warn=False)
         if rows.shape[1] != self.dim:
             raise InputError(f"queries have {rows.shape[1]} dimensions, the index has {self.dim}")
