@@ -70,7 +70,7 @@ impl<'py> FromPyObject<'_, 'py> for PyId {
 }
 
 /// The id as the Python half gets it.
-fn id_object<'py>(py: Python<'py>, id: &ExternalId) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn id_object<'py>(py: Python<'py>, id: &ExternalId) -> PyResult<Bound<'py, PyAny>> {
     Ok(match id {
         ExternalId::Number(number) => number.into_pyobject(py)?.into_any(),
         ExternalId::Uuid(bytes) => PyBytes::new(py, bytes).into_any(),
@@ -110,7 +110,7 @@ type PyHits<'py> = (
 /// Points of a page, the id behind which the next one begins, sequence number, and conditions that read payloads.
 type PyPage<'py> = (Vec<PyPoint<'py>>, Option<Bound<'py, PyAny>>, u64, Vec<String>);
 
-fn texts(unindexed: &[Unindexed]) -> Vec<String> {
+pub(crate) fn texts(unindexed: &[Unindexed]) -> Vec<String> {
     unindexed.iter().map(ToString::to_string).collect()
 }
 

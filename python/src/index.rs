@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 use stratann_core::sieve::Sieve;
 use stratann_engine::dataset::check_row;
 use stratann_engine::exec::BatchOptions;
@@ -14,13 +14,17 @@ use stratann_engine::explain::{explain, explain_filtered};
 use stratann_engine::index::{self, CacheBudget, OpenOptions, UpdateOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Filter, Filters, Naming, SearchOptions, Together};
+use stratann_node::collections::Hit;
+use stratann_node::points::{Matching, Points};
 use stratann_params::IndexKind;
 use stratann_params::open::OpenSettings;
 use stratann_params::{Given, Place, Scope, Stage, Surface};
-use stratann_storage::budget::Account;
+use stratann_storage::budget::{Account, size};
 use stratann_storage::{Error, Progress, Quiet, Result};
 
+use crate::collections::{id_object, texts};
 use crate::memory::MemoryOpening;
+use crate::payloads::PyFilter;
 use crate::process::Own;
 use crate::stats::Stats;
 use crate::{error, memory, parameters, report, work};
@@ -32,6 +36,11 @@ const SMALL_BATCH: usize = 256;
 #[pyclass(frozen, module = "stratann._stratann")]
 pub(crate) struct Index {
     open: Own<Mutex<Option<Arc<index::Index>>>>,
+    /// Ids and payloads, where it was built with some.
+    points: Own<Option<Points>>,
+    /// Whether some id is no number.
+    #[pyo3(get)]
+    has_texts: bool,
     /// Number of rows when it was opened.
     rows: u64,
     #[pyo3(get)]
@@ -109,11 +118,13 @@ impl How {
 }
 
 impl Index {
-    fn of(opened: index::Index) -> Index {
+    fn of((opened, points): (index::Index, Option<Points>)) -> Index {
+        let has_texts = opened.manifest().points.as_ref().is_some_and(|points| !points.has_numbers());
         let view = opened.view();
         let (dim, metric, dtype) = (view.base.dim, view.base.metric.name(), view.base.dtype.name());
         let (rows, kind) = (opened.manifest().rows, opened.manifest().kind.clone());
-        Index { open: Own::new(Mutex::new(Some(Arc::new(opened)))), rows, dim, metric, dtype, kind }
+        let (open, points) = (Own::new(Mutex::new(Some(Arc::new(opened)))), Own::new(points));
+        Index { open, points, has_texts, rows, dim, metric, dtype, kind }
     }
 
     /// The open index. One whose memory nodes have another load by now is opened again.
@@ -141,23 +152,31 @@ impl Index {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, how: Opening) -> PyResult<Index> {
         let opened = py.detach(|| {
-            let (_, manifest) = Manifest::read(&path)?;
+            let (version, manifest) = Manifest::read(&path)?;
             let kinds: Vec<IndexKind> = manifest.kind().into_iter().collect();
             how.0.check(&scope(Stage::Open, &kinds, Place::Folder))?;
             let settings: OpenSettings = how.0.read();
             let (cache, preload) = (CacheBudget::from(settings.cache_budget), settings.preload);
             let mut options = OpenOptions::read(&how.0)?;
+            let points = Points::open(&path, &manifest)?;
+            options.ram_budget = left_beside(points.as_ref(), options.ram_budget)?;
             options.search_reserve = search::usual_reserve(&manifest, BatchOptions::default(), 1);
             let reserve = &options.search_reserve;
             options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve);
             // A size that was given is of this index alone.
             options.lends_cache = cache.given().is_none() && options.ram_budget.is_none();
             let mut index = index::Index::open(&path, options)?;
+            if index.version() != version {
+                return Err(Error::bad_input(format!(
+                    "{} got a newer version meanwhile; open it again",
+                    path.display()
+                )));
+            }
             index.make_resident(&Quiet)?;
             if preload {
                 index.preload(&Quiet)?;
             }
-            Ok(index)
+            Ok((index, points))
         });
         opened.map(Index::of).map_err(|e| error::to_python(py, &e))
     }
@@ -166,7 +185,7 @@ impl Index {
     #[staticmethod]
     fn of_memory(py: Python<'_>, addresses: Vec<String>, how: MemoryOpening) -> PyResult<Index> {
         let opened = py.detach(|| how.open(&addresses));
-        opened.map(Index::of).map_err(|e| error::to_python(py, &e))
+        opened.map(|own| Index::of((own, None))).map_err(|e| error::to_python(py, &e))
     }
 
     fn close(&self) {
@@ -192,7 +211,11 @@ impl Index {
     }
 
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        account(py, &self.opened(py)?.account())
+        let mut all = self.opened(py)?.account();
+        if let Some(points) = self.points.get(py, "the index")? {
+            all.add("ids and payloads", points.memory_bytes());
+        }
+        account(py, &all)
     }
 
     /// Answers queries given as bytes. Returns a dict for the Python half.
@@ -240,6 +263,46 @@ impl Index {
             answers => answers?,
         };
         answers_dict(py, answers, options)
+    }
+
+    /// Answers queries given as bytes, which may return rows whose payloads match a filter alone. Returns the dict of
+    /// `search`; ids and payloads of all results one after another, where ids are no numbers and where payloads are
+    /// asked for; and conditions that read payloads.
+    fn search_points<'py>(
+        &self,
+        py: Python<'py>,
+        queries: PyReadonlyArray1<'py, u8>,
+        how: How,
+        wanted: (Option<PyFilter>, bool),
+        on_progress: Option<Py<PyAny>>,
+    ) -> PyResult<(Bound<'py, PyDict>, PyPoints<'py>)> {
+        let (open, (filter, with_payload)) = (self.opened(py)?, wanted);
+        let points = self.points.get(py, "the index")?.as_ref().ok_or_else(|| {
+            let path = open.folder().display();
+            let why = "has no payloads; build it again from a file of points: `stratann build … --payload`";
+            error::input(py, &format!("{path} {why}"))
+        })?;
+        let bytes = queries.as_slice()?;
+        let options = how.read(bytes.len() / open.row_bytes(), &[&*open]);
+        let options = options.map_err(|e| error::to_python(py, &e))?;
+        let (answers, hits, unindexed) = work::run(py, on_progress.as_ref(), |progress| {
+            check_queries(&open, bytes)?;
+            let matching = filter.as_ref().map(|filter| matching(points, filter)).transpose()?;
+            let rows =
+                matching.as_ref().map(|found| open.filter_of_rows(&found.rows, &options)).transpose()?;
+            let filters = rows.as_ref().map_or(Filters::None, Filters::Shared);
+            let answers = open.search_filtered(bytes, filters, &options, progress)?;
+            let queries = 0..answers.counts.len();
+            let hits = queries.map(|query| points.hits(answers.results(query), with_payload));
+            let hits = hits.collect::<Result<Vec<_>>>()?;
+            let unindexed = matching.iter().flat_map(|found| &found.unindexed).cloned();
+            Ok((answers, hits, unindexed.collect::<Vec<_>>()))
+        })?;
+        let hits: Vec<Hit> = hits.into_iter().flatten().collect();
+        let ids: Vec<_> = hits.iter().map(|hit| id_object(py, &hit.id)).collect::<PyResult<_>>()?;
+        let ids = self.has_texts.then(|| PyList::new(py, ids)).transpose()?;
+        let payloads = with_payload.then(|| hits.into_iter().map(|hit| hit.payload).collect());
+        Ok((answers_dict(py, answers, options)?, (ids, payloads, texts(&unindexed))))
     }
 
     /// Inserts vectors given as bytes.
@@ -319,6 +382,8 @@ impl Index {
     ) -> PyResult<String> {
         let open = self.opened(py)?;
         let query = query.as_slice()?;
+        let numbered = open.manifest().check_numbered(open.folder(), "a trace");
+        numbered.map_err(|e| error::to_python(py, &e))?;
         let named = filters.as_ref().map(NamedRows::new).transpose()?;
         let traced = || {
             check_queries(&open, query)?;
@@ -351,6 +416,9 @@ pub(crate) fn search_together<'py>(
     let bytes = queries.as_slice()?;
     let count = bytes.len() / first.row_bytes();
     let all: Vec<&index::Index> = open.iter().map(|index| &**index).collect();
+    let mut each =
+        all.iter().map(|index| index.manifest().check_numbered(index.folder(), "a search of several"));
+    each.try_for_each(|numbered| numbered.map_err(|e| error::to_python(py, &e)))?;
     let options = how.read(count * open.len(), &all).map_err(|e| error::to_python(py, &e))?;
     let named = filters.as_ref().map(NamedRows::new).transpose()?;
     let answers = work::run(py, on_progress.as_ref(), |progress| {
@@ -426,6 +494,27 @@ fn search_filtered(
 ) -> Result<Answers> {
     let filters = named.filters(open, options, progress)?;
     open.search_filtered(queries, named.of(&filters), options, progress)
+}
+
+/// Ids and payloads of all results, and conditions that read payloads.
+type PyPoints<'py> = (Option<Bound<'py, PyList>>, Option<Vec<Option<Vec<u8>>>>, Vec<String>);
+
+/// The rows of an index that match a filter.
+fn matching(points: &Points, filter: &PyFilter) -> Result<Arc<Matching>> {
+    let (predicate, is_indexed_only) = filter.predicate()?;
+    if is_indexed_only {
+        points.check_indexed(&predicate)?;
+    }
+    points.matching(&predicate)
+}
+
+/// What ids and payloads leave of a RAM budget.
+fn left_beside(points: Option<&Points>, ram_budget: Option<u64>) -> Result<Option<u64>> {
+    let (Some(points), Some(budget)) = (points, ram_budget) else { return Ok(ram_budget) };
+    let taken = points.memory_bytes();
+    budget.checked_sub(taken).map(Some).ok_or_else(|| {
+        Error::budget(format!("ids and payloads of this index take {}; give a larger budget", size(taken)))
+    })
 }
 
 /// Refuses queries without valid distances.

@@ -24,14 +24,19 @@ enum FilterForm {
 }
 
 impl PyFilter {
-    /// Reads and compiles the filter, and checks that the collection has the indexes that it asks for.
-    pub(crate) fn compile(&self, collection: &Collection) -> Result<Arc<Predicate>> {
+    /// Reads and compiles the filter; says whether conditions that no index answers are refused.
+    pub(crate) fn predicate(&self) -> stratann_storage::Result<(Arc<Predicate>, bool)> {
         let filter = match &self.0 {
             FilterForm::Json(json) => Filter::from_json(json)?,
             FilterForm::Where(text) => Filter::from_where(text)?,
         };
-        let predicate = Arc::new(filter.compile());
-        if self.1 {
+        Ok((Arc::new(filter.compile()), self.1))
+    }
+
+    /// Reads and compiles the filter, and checks that the collection has the indexes that it asks for.
+    pub(crate) fn compile(&self, collection: &Collection) -> Result<Arc<Predicate>> {
+        let (predicate, is_indexed_only) = self.predicate()?;
+        if is_indexed_only {
             collection.check_indexed(&predicate)?;
         }
         Ok(predicate)

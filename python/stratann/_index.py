@@ -18,8 +18,9 @@ from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
 from ._filters import Filter, filters
 from ._parameters import parameters, remembered_parameters, search_parameters
+from ._payloads import PointFilter, filter_of
 from ._progress import Progress, listening
-from ._results import SearchResult, result_of, truth_of
+from ._results import SearchResult, points_of, result_of, truth_of
 
 
 class Index:
@@ -46,6 +47,7 @@ class Index:
     def _remember(self) -> None:
         """Notes what each search needs of the index, and begins to note its parameters."""
         self._dim, self._dtype = self._index.dim, DTYPES[self._index.dtype]
+        self._has_texts = self._index.has_texts
         self._searches: dict[Any, Any] = {}
 
     @property
@@ -133,6 +135,9 @@ class Index:
         static_order: bool | None = None,
         only: Filter = None,
         without: Filter = None,
+        filter: PointFilter | None = None,
+        indexed_only: bool = False,
+        with_payload: bool = False,
         progress: Progress = None,
         **unknown: NoReturn,
     ) -> SearchResult:
@@ -242,11 +247,17 @@ class Index:
                 the rows that match. Where fewer than `k` match, `counts` is less. Ids that no row has are ignored. An
                 index in memory nodes takes no masks.
             without: return no row with these ids, given as in `only`.
+            filter: return only rows whose payloads match, of an index that was built with payloads: a dict in Qdrant's
+                form, such as ``{"must": [{"key": "color", "match": {"value": "red"}}]}``, or text, such as
+                ``"color = 'red' and price < 50"``, or one of `stratann.filters`. `only` and `without` go with it not.
+            indexed_only: whether to refuse a filter with conditions that no index answers. Otherwise payloads are read
+                for these, and ``unindexed`` names them.
+            with_payload: whether to return the payloads of the results.
             progress: as in `build`.
 
         Raises:
             InputError: wrong dimension, dtype or argument, NaN in a query, or a recall below 1 on an
-                index without a curve.
+                index without a curve; a filter that is wrong, with the place, or of an index without payloads.
             BudgetError: the `ram_budget` of the index does not allow this search.
             CorruptIndexError: a damaged file.
             QueryError: some queries failed; it holds the reasons and the results of the others.
@@ -267,12 +278,24 @@ class Index:
         asked = None
         if only is not None or without is not None:
             asked = filters(only, without, len(rows) // max(1, self._dim * self._dtype.itemsize), self.rows)
-        if progress is None:
+        if filter is not None or indexed_only or with_payload or self._has_texts:
+            if asked is not None:
+                raise InputError(
+                    "only and without do not go with filter, with_payload, and ids that are no numbers; use the "
+                    "condition has_id of filter"
+                )
+            wanted = filter_of(filter, indexed_only), bool(with_payload)
+            with listening(progress) as on_progress:
+                answers, points = self._index.search_points(rows, how, wanted, on_progress)
+            result = points_of(answers, points)
+        elif progress is None:
             answers = self._index.search(rows, how, asked, None)
+            result = result_of(answers)
         else:
             with listening(progress) as on_progress:
                 answers = self._index.search(rows, how, asked, on_progress)
-        columns, result = answers["k"], result_of(answers)
+            result = result_of(answers)
+        columns = answers["k"]
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2

@@ -45,10 +45,10 @@ _REMEMBERED_MAX = 64
 def remembered_parameters(known: dict[Any, Any], given: dict[str, Any]) -> Any:
     """Returns those of a search as the engine reads them, from `known` where equal ones were given before.
 
-    `given` are all arguments of the function in their order: the index and its queries come first, the two filters,
-    `progress` and `unknown` last.
+    `given` are all arguments of the function in their order: the index and its queries come first, the two filters of
+    ids, the three arguments about payloads, `progress` and `unknown` last.
     """
-    values = tuple(given.values())[2:-4]
+    values = tuple(given.values())[2:-7]
     key = (values, tuple(map(type, values)))
     try:
         found = known.get(key)

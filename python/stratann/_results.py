@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from ._arrays import Path, fixed, is_path
 from ._build import Neighbors
 from ._errors import InputError
+from ._inputs import Payload
+from ._payloads import loaded
+from ._points import shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +25,9 @@ class SearchResult:
     (distances, labels), and code that unpacks the wrong order still runs.
     """
 
-    #: Ids, shape (nq, k), uint64. Each number is a possible id: those past the count of a query mean nothing.
-    ids: NDArray[np.uint64]
+    #: Ids, shape (nq, k), uint64. Each number is a possible id: those past the count of a query mean nothing. Of an
+    #: index with ids that are strings or UUIDs an array of objects: int, str and uuid.UUID, None past the count.
+    ids: NDArray[Any]
     #: Distances, shape (nq, k), float32: squared l2, minus the inner product, or one minus the cosine.
     #: Infinite past the count of a query.
     distances: NDArray[np.float32]
@@ -32,6 +37,10 @@ class SearchResult:
     _stats: Any = field(repr=False)
     #: Results of each query, shape (nq,), uint32: k, or fewer.
     counts: NDArray[np.uint32]
+    #: For each query the payloads of its results: a dict, or None for a row without. None without ``with_payload``.
+    payloads: list[list[Payload | None]] | None = None
+    #: Conditions of the filter for which payloads were read, for want of an index: the field, and what to do.
+    unindexed: Sequence[str] = ()
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -56,6 +65,27 @@ def result_of(answers: dict[str, Any]) -> SearchResult:
         answers["stats"],
         answers["counts"],
     )
+
+
+def points_of(answers: dict[str, Any], points: tuple[Any, Any, list[str]]) -> SearchResult:
+    """Results of an index with ids of any form, or with payloads."""
+    plain = result_of(answers)
+    ids, payloads, unindexed = points
+    own, counts = plain.ids, plain.counts.tolist()
+    if ids is not None:
+        own = np.full(plain.ids.shape, None, object)
+        for query, of_query in enumerate(_divided(ids, counts)):
+            for rank, one in enumerate(of_query):
+                own[query, rank] = shown(one)
+    if payloads is not None:
+        payloads = [[loaded(one) for one in of_query] for of_query in _divided(payloads, counts)]
+    return replace(plain, ids=own, payloads=payloads, unindexed=unindexed)
+
+
+def _divided(values: list[Any], counts: list[int]) -> list[list[Any]]:
+    """Divides values of all results by their queries."""
+    ends = np.cumsum([0, *counts]).tolist()
+    return [values[first:end] for first, end in zip(ends, ends[1:])]
 
 
 def truth_of(truth: Neighbors | ArrayLike | Path) -> Any:

@@ -174,6 +174,15 @@ class Index:
         filters: _Filters | None,
         on_progress: Any,
     ) -> dict[str, Any]: ...
+    @property
+    def has_texts(self) -> bool: ...
+    def search_points(
+        self,
+        queries: NDArray[np.uint8],
+        how: dict[str, Any] | SearchParameters,
+        wanted: tuple[_Filter | None, bool],
+        on_progress: Any,
+    ) -> tuple[dict[str, Any], tuple[list[_Id] | None, list[bytes | None] | None, list[str]]]: ...
     def upsert(
         self,
         ids: NDArray[np.uint64],

@@ -15,7 +15,8 @@ import stratann
 OWN = {
     "build": {"base", "path", "progress", "force", "resume", "baselines"},
     "groundtruth": {"base", "queries", "progress"},
-    "search": {"self", "queries", "progress", "busy_last", "baseline", "only", "without"},
+    "search": {"self", "queries", "progress", "busy_last", "baseline", "only", "without"}
+    | {"filter", "indexed_only", "with_payload"},
     "tune": {"self", "queries", "truth", "progress"},
     # Baselines are the laboratory's.
     "open": {"path", "baselines"},

@@ -207,6 +207,23 @@ impl OwnFilters {
         Ok(OwnFilters { all, is_each: named.is_each })
     }
 
+    /// A filter of these rows of an index, for all queries. With ground truth the ids of rows are read, too, which it
+    /// is compared by.
+    ///
+    /// # Errors
+    /// As [`Index::filter_of_rows`] and [`Index::read_ids`].
+    pub(crate) fn of_rows(
+        index: &Index,
+        (rows, has_truth): (&Sieve, bool),
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<OwnFilters> {
+        if has_truth {
+            index.read_ids(progress)?;
+        }
+        Ok(OwnFilters { all: vec![index.filter_of_rows(rows, options)?], is_each: false })
+    }
+
     /// The same rows, for searches with other options.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ pub mod options;
 pub mod output;
 mod parameters;
 mod plans;
+mod point_columns;
 mod point_filter;
 mod points;
 pub mod program;

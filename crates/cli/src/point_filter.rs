@@ -33,6 +33,11 @@ impl PointFilterArgs {
         filter.or(text).or(self.indexed_only.then_some("--indexed-only"))
     }
 
+    /// Whether conditions without an index are refused.
+    pub(crate) fn is_indexed_only(&self) -> bool {
+        self.indexed_only
+    }
+
     /// The filter; `None` where none is given.
     ///
     /// # Errors
@@ -91,13 +96,20 @@ impl WithoutIndex {
         self.0.iter().cloned().collect()
     }
 
-    /// Notes that payloads were read.
+    /// Notes that payloads of a collection were read.
     pub(crate) fn note(&self, output: Output) {
+        self.note_with("`stratann collection schema --set` makes one", output);
+    }
+
+    /// Notes that payloads of an index were read.
+    pub(crate) fn note_of_index(&self, output: Output) {
+        self.note_with("a build with --set FIELD=KIND makes one", output);
+    }
+
+    fn note_with(&self, remedy: &str, output: Output) {
         if !self.0.is_empty() {
             let fields = self.texts().join(", ");
-            output.note(&format!(
-                "note: payloads were read for want of an index: {fields}; `stratann collection schema --set` makes one"
-            ));
+            output.note(&format!("note: payloads were read for want of an index: {fields}; {remedy}"));
         }
     }
 }

@@ -114,7 +114,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 47] = [
+const NODE_ROOMS: [&str; 48] = [
     "rows::key",
     "rows::id_text",
     "rows::batch",
@@ -161,11 +161,12 @@ const NODE_ROOMS: [&str; 47] = [
     "collections::by_filter",
     "collections::node",
     "collections",
+    "points",
     "lib",
 ];
 
 /// The rooms of the command line: what commands share, then one room for each command.
-const CLI_ROOMS: [&str; 37] = [
+const CLI_ROOMS: [&str; 38] = [
     "output",
     "parameters",
     "plans",
@@ -182,6 +183,7 @@ const CLI_ROOMS: [&str; 37] = [
     "memory",
     "options",
     "data_folder",
+    "point_columns",
     "point_filter",
     "commands::serve",
     "commands::profile",

@@ -65,6 +65,7 @@ fn index(seed: u64) -> TempDir {
             slices: Vec::new(),
         }),
         deletes: None,
+        points: None,
         curve_rows: None,
         damaged_newer: Vec::new(),
     };

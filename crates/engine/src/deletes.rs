@@ -50,6 +50,7 @@ pub fn delete(
     let (number, manifest) = Manifest::read(folder)?;
     manifest.check_newest()?;
     check_whole(folder, &manifest)?;
+    manifest.check_numbered(folder, "a delete")?;
     let _lock = lock_folder(folder)?;
     let index = Index::open(folder, OpenOptions { ram_budget, ..OpenOptions::default() })?;
     if index.version() != number {

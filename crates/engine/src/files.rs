@@ -70,6 +70,14 @@
 //! |---|---|
 //! | `vN-deleted.bin` | u64: rows, rows that are deleted; then a bit per row by internal id, in words of 64, set where it is deleted |
 //!
+//! An index that was built with payloads has besides
+//!
+//! | file | content |
+//! |---|---|
+//! | `vN-point-ids.bin` | the external ids in their order, each with its row by internal id; in place of a change's number it has the row of the file that the index was built from |
+//! | `vN-payloads.bin` | payloads by internal id, as `stratann-payload` writes them; absent where no row has one |
+//! | `vN-payload-index.bin` | the index of these payloads, likewise |
+//!
 //! A unit is a block, an inverted list, or the head or a slice of a list of a grid. The bytes of an inverted list are
 //! its codes, its records, and for the first list of a graph the edges; bytes between two of these ranges belong to the
 //! one before them.
@@ -122,6 +130,14 @@ pub(crate) const PLACEMENT: &str = "placement.bin";
 pub(crate) const ROW_IDS: &str = "row-ids.bin";
 /// The rows that are deleted.
 pub(crate) const DELETED: &str = "deleted.bin";
+/// External ids of the points of an index.
+pub(crate) const POINT_IDS: &str = "point-ids.bin";
+/// Payloads of the points of an index.
+pub(crate) const PAYLOADS: &str = "payloads.bin";
+/// The index of these payloads.
+pub(crate) const PAYLOAD_INDEX: &str = "payload-index.bin";
+/// Files of points, which other crates write and read.
+pub(crate) const OF_POINTS: [&str; 3] = [POINT_IDS, PAYLOADS, PAYLOAD_INDEX];
 /// The role that the files of one server share; [`part`] is that of one.
 pub(crate) const PARTS: &str = "data-SS.bin";
 
@@ -173,7 +189,13 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
     if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
         return Some(PARTS);
     }
-    BUILT.into_iter().chain([PLACEMENT, FIRSTS, ROW_IDS, DELETED]).find(|r| *r == role)
+    let others = [PLACEMENT, FIRSTS, ROW_IDS, DELETED].into_iter().chain(OF_POINTS);
+    BUILT.into_iter().chain(others).find(|r| *r == role)
+}
+
+/// Whether a file has ids or payloads of points, which searches in the engine do not read.
+pub(crate) fn is_of_points(name: &str) -> bool {
+    role(name).is_some_and(|role| OF_POINTS.contains(&role))
 }
 
 pub(crate) fn senseless(path: &Path) -> Error {

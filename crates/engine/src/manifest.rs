@@ -24,20 +24,13 @@ use crate::{DType, Metric, files};
 use stratann_params::IndexKind;
 
 pub(crate) mod deletes;
+mod format;
+pub(crate) mod points;
 
 use self::deletes::DeleteFacts;
-
-/// The newest version of the format, which an index has whose rows are deleted: a program that does not know of that
-/// would return them. Others have version 4, which has seeded checksums; 2 was the first with codes in blocks, 3 with
-/// `hybrid-ivf`.
-pub const FORMAT_VERSION: u32 = 5;
-/// The version of the format of an index whose rows are all there.
-pub const FORMAT_WHOLE: u32 = 4;
-
-/// The version of the format that this program writes for an index with such deletes.
-pub(crate) fn format_of(deletes: &Option<DeleteFacts>) -> u32 {
-    if deletes.is_some() { FORMAT_VERSION } else { FORMAT_WHOLE }
-}
+pub(crate) use self::format::format_of;
+pub use self::format::{FORMAT_VERSION, FORMAT_WHOLE};
+pub use self::points::PointFacts;
 
 /// Shape that all blocks share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +140,9 @@ pub struct Manifest {
     /// Present when rows are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletes: Option<DeleteFacts>,
+    /// Present when the index has ids of any form, and payloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub points: Option<PointFacts>,
     /// Rows that were left when the recall curves were measured, where the deletes before that were taken back; absent
     /// where the curves are those of all rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -336,6 +332,9 @@ impl Manifest {
         });
         if let Some(spread) = &self.spread {
             parts["cluster"] = serde_json::json!(SpreadFacts { prices: None, ..spread.clone() });
+        }
+        if let Some(points) = &self.points {
+            parts["points"] = serde_json::json!(points);
         }
         self.section.identify(&mut parts);
         BuildId::of(xxh3_64(parts.to_string().as_bytes()))

@@ -65,6 +65,7 @@ pub fn load_with(
     let index = Index::open(folder, OpenOptions::default())?;
     let manifest = index.manifest();
     kinds::check_loadable(manifest, folder)?;
+    manifest.check_without_points(folder, "a load into memory nodes")?;
     let traffic = index.expected_traffic(&options.traffic)?;
     let placing = (&traffic.cluster_bytes[..], options.by_bytes);
     let copied = kinds::copy_to_nodes((&index.base, folder), (addresses, credentials), placing, progress)?;

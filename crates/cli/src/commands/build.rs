@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use stratann_engine::build::{self, BuildOptions, BuildPlan, BuildReport, OptionsByKind};
 use stratann_engine::build::{SourceIndex, SourceRows};
 use stratann_engine::dataset::Reader;
-use stratann_engine::kinds::known::ON_DISK;
+use stratann_engine::kinds::known::{IN_MEMORY_NODES, ON_DISK};
+use stratann_node::points::SpooledPoints;
 use stratann_params::{Given, IndexKind, Place, Stage, Value};
 use stratann_storage::budget::{free_disk_bytes, size};
 use stratann_storage::{Error, Progress, Result};
@@ -16,6 +17,8 @@ use crate::output::{Output, count, duration, table};
 use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 
+mod points;
+
 /// Build an index from a file of vectors, or from another index
 ///
 /// Prints a forecast of memory, disk and time first. Stays within --ram-budget, can be stopped with Ctrl-C and resumed
@@ -23,7 +26,8 @@ use crate::progress::ProgressPrinter;
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, FILE.parquet#COLUMN, or FILE.hdf5#DATASET
+    /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, FILE.parquet#COLUMN, or FILE.hdf5#DATASET; or points,
+    /// with --payload
     #[arg(required_unless_present = "from")]
     base: Option<PathBuf>,
     /// Build from the vectors and ids of this index, instead of a file: so an older index gets the codes of today
@@ -36,6 +40,8 @@ pub struct Args {
     /// auto]
     #[arg(long, value_parser = options::kinds())]
     kind: Option<KindChoice>,
+    #[command(flatten)]
+    points: points::PointArgs,
     #[command(flatten)]
     table: Parameters<BuildRows>,
 }
@@ -59,6 +65,8 @@ Examples:
   stratann build base.fbin -o base.idx --kind remote-hnsw               # for the memory of other machines
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
   stratann build --from old.idx -o new.idx                              # rebuilt from its vectors and ids
+  stratann build shop.parquet -o shop.idx --payload                     # keeps ids and payloads, for --where
+  stratann build shop.parquet -o shop.idx --payload title,price --ids sku --set price=float
 
 Kinds: auto predicts the cost of a query in each kind that fits in the RAM given, and takes the cheapest.
 disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors. grid-ivf
@@ -75,17 +83,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     given.check(&scope)?;
     let mut common = BuildOptions::read(given, IndexKind::Flat)?;
     build::check_folder(&args.output, common.force)?;
-    let vectors = match &source {
-        Some(source) => Vectors::OfIndex(read_rows(source, args, &common, output)?),
-        None => Vectors::File(Reader::open(args.origin())?),
-    };
-    let base = match &vectors {
-        Vectors::File(reader) => reader,
-        Vectors::OfIndex(rows) => {
-            common.ids = rows.ids.clone();
-            &rows.reader
-        }
-    };
+    let vectors = vectors(args, source.as_ref(), kind, (&mut common, output))?;
+    let base = vectors.reader();
     let by_kind = OptionsByKind::read(given);
     let kind = match kind {
         Some(kind) => kind,
@@ -102,7 +101,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let plan = build::plan(base, &options)?;
     announce(args, base, &options, &plan, output);
     let printer = ProgressPrinter::new(output);
-    let report = build::build(base, &args.output, &options, &printer)?;
+    let report = match &vectors {
+        Vectors::Points(points) => build::build_points((base, &**points), &args.output, &options, &printer)?,
+        _ => build::build(base, &args.output, &options, &printer)?,
+    };
     printer.finish();
     if report.skipped_rows > 0 {
         printer
@@ -119,6 +121,45 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 enum Vectors {
     File(Reader),
     OfIndex(SourceRows),
+    Points(Box<SpooledPoints>),
+}
+
+impl Vectors {
+    fn reader(&self) -> &Reader {
+        match self {
+            Vectors::File(reader) => reader,
+            Vectors::OfIndex(rows) => &rows.reader,
+            Vectors::Points(points) => &points.reader,
+        }
+    }
+}
+
+/// Reads the vectors, or opens their file. Where they come with ids, the engine gets these.
+fn vectors(
+    args: &Args,
+    source: Option<&SourceIndex>,
+    kind: Option<IndexKind>,
+    (common, output): (&mut BuildOptions, Output),
+) -> Result<Vectors> {
+    if let Some(source) = source {
+        let rows = read_rows(source, args, common, output)?;
+        common.ids.clone_from(&rows.ids);
+        return Ok(Vectors::OfIndex(rows));
+    }
+    let column = common.ids.take_if(|_| args.points.are_given());
+    let Some(kept) = args.points.read(column)? else {
+        points::check_vectors_alone(args.origin())?;
+        return Ok(Vectors::File(Reader::open(args.origin())?));
+    };
+    if kind == Some(IN_MEMORY_NODES) {
+        return Err(Error::bad_input(format!(
+            "a {} is for memory nodes, which keep no payloads; name another --kind, or leave --payload out",
+            IN_MEMORY_NODES.name()
+        )));
+    }
+    let points = kept.spool(args.origin(), &args.output, common, output)?;
+    common.ids.clone_from(&points.ids);
+    Ok(Vectors::Points(Box::new(points)))
 }
 
 impl Args {

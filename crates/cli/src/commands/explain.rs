@@ -144,7 +144,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         open.learning.learn = Learn::Frozen;
     }
     let index = match folder {
-        Some(folder) => Index::open(folder, open)?,
+        Some(folder) => {
+            let index = Index::open(folder, open)?;
+            index.manifest().check_numbered(folder, "a trace")?;
+            index
+        }
         None => memory_nodes::open(&args.memory, &args.key, output)?,
     };
     index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));

@@ -9,7 +9,7 @@ use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::kinds::known::facts;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::kinds::resident_bytes_max;
-use stratann_engine::manifest::Manifest;
+use stratann_engine::manifest::{Manifest, PointFacts};
 use stratann_engine::verify;
 use stratann_params::IndexKind;
 use stratann_storage::Result;
@@ -97,6 +97,9 @@ fn document(version: u64, manifest: &Manifest, account: &Account) -> serde_json:
             "undo": deletes.steps.len() - usize::from(deletes.is_cut),
         });
     }
+    if let Some(points) = &manifest.points {
+        document["points"] = serde_json::json!(points);
+    }
     if let Some(rows) = manifest.curve_rows {
         document["curve_rows"] = rows.into();
     }
@@ -143,6 +146,7 @@ fn text(
             &format!("{} of them are deleted, {} are left\n", count(m.deleted_rows()), count(m.live_rows()));
     }
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
+    out += &m.points.as_ref().map_or_else(String::new, points);
     out += &match m.section.lists() {
         Some(section) => clusters::text(m, section, learnt),
         None => match (m.section.grid(), m.section.gpu(), m.section.remote()) {
@@ -177,6 +181,30 @@ fn text(
         out += &format!("\nnot needed by this version: {}\n", left.join(", "));
     }
     out
+}
+
+/// Ids and payloads.
+fn points(facts: &PointFacts) -> String {
+    const FIELDS_SHOWN: usize = 20;
+    let of_form = |(number, name): (u64, &str)| (number > 0).then(|| format!("{} {name}", count(number)));
+    let forms = [(facts.numbers, "numbers"), (facts.uuids, "UUIDs"), (facts.strings, "strings")];
+    let forms: Vec<String> = forms.into_iter().filter_map(of_form).collect();
+    let shown = facts.fields.iter().take(FIELDS_SHOWN);
+    let mut fields: Vec<String> = shown.map(|(name, &rows)| format!("{name} ({})", count(rows))).collect();
+    if facts.has_more_fields || facts.fields.len() > FIELDS_SHOWN {
+        fields.push("…".into());
+    }
+    let indexes: Vec<String> =
+        facts.indexes.iter().map(|(field, kinds)| format!("{field}={}", kinds.join(","))).collect();
+    let or_none = |texts: &[String]| if texts.is_empty() { "none".into() } else { texts.join(", ") };
+    format!(
+        "ids: {}; {} payloads, with the fields {}; indexes: {}; a search that asks for them takes {} more\n",
+        forms.join(", "),
+        count(facts.payloads),
+        or_none(&fields),
+        or_none(&indexes),
+        size(facts.memory_bytes)
+    )
 }
 
 /// The lists of a `grid-ivf`.

@@ -7,7 +7,6 @@ use crate::filter::{FiltersReport, QueryFilterArgs};
 use crate::options::{self, Target};
 use crate::output::{Named, Output, eprint_line};
 use crate::parameters::{Parameters, Rows};
-use crate::point_filter::PointFilterArgs;
 use crate::progress::ProgressPrinter;
 use serde::Serialize;
 use serde::ser::SerializeMap;
@@ -31,13 +30,16 @@ use stratann_storage::{Error, Progress, Result};
 mod answer;
 mod collection;
 mod local;
+mod points;
 mod result_file;
 mod servers;
 mod sum;
 mod text;
 mod together;
 
+use local::Wanted;
 pub(crate) use local::{Bench, Source};
+use points::{PointArgs, SearchedPoints, ShownPoints};
 use result_file::{ResultFile, ResultPath, is_stdout};
 use servers::Servers;
 use sum::Sum;
@@ -69,7 +71,7 @@ pub struct Args {
     output: Option<PathBuf>,
     /// Print the first results of so many queries; 0 for none
     ///
-    /// With --data, --json has all results of these.
+    /// With --data and of an index with payloads, --json has all results of these.
     #[arg(long, value_name = "N", default_value_t = 3)]
     show: usize,
     /// Replace an existing RESULT
@@ -96,37 +98,6 @@ pub struct Args {
     table: Parameters<SearchRows>,
 }
 
-/// What a search of a collection returns.
-#[derive(clap::Args)]
-pub(crate) struct PointArgs {
-    #[command(flatten)]
-    filter: PointFilterArgs,
-    /// With --data: print this field of the payload beside each result, such as title or author.name
-    #[arg(long, value_name = "FIELD")]
-    text_field: Option<String>,
-    /// With --data: put payloads into --json, .jsonl and .csv
-    #[arg(long)]
-    with_payload: bool,
-    /// With --data: name of the vectors that are searched, where they have names
-    #[arg(long, value_name = "NAME")]
-    vector_name: Option<String>,
-}
-
-impl PointArgs {
-    /// Refuses what only a collection has.
-    fn check_absent(&self) -> Result<()> {
-        let field = self.text_field.as_ref().map(|_| "--text-field");
-        let payload = self.with_payload.then_some("--with-payload");
-        let vector_name = self.vector_name.as_ref().map(|_| "--vector-name");
-        match self.filter.option().or(field).or(payload).or(vector_name) {
-            Some(option) => Err(Error::bad_input(format!(
-                "{option} is for collections, whose points have payloads; give --data, or leave it out"
-            ))),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The table's options of searches.
 pub(crate) struct SearchRows;
 
@@ -151,6 +122,7 @@ Examples:
   stratann search base.idx query.fbin --also new.idx                     # two indexes as one
   stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
   stratann search --data photos.data photos query.fbin -k 10            # a collection
+  stratann search shop.idx query.fbin --where \"price < 50\" --text-field title   # built with --payload
   stratann search --data shop.data shop query.fbin --where \"price < 50 and brand = 'x'\" --text-field title
 
 Distances are squared l2, minus the inner product, or 1 - cosine: smaller is closer.";
@@ -277,6 +249,9 @@ struct Document<'a> {
     index: Named<'a>,
     queries: Named<'a>,
     runs: Vec<Run>,
+    /// Of an index with payloads, or with ids that are no numbers.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    points: Option<ShownPoints<'a>>,
     /// First results, for a person.
     #[serde(skip)]
     shown: Vec<Shown>,
@@ -316,19 +291,10 @@ trait Searcher {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let given = &args.table.given;
     let runs = given.runs();
-    if args.output.is_some() && runs.len() > 1 {
-        return Err(Error::bad_input(format!(
-            "-o holds the results of one run, but {} were requested; give one --recall or --search-list",
-            runs.len()
-        )));
-    }
-    if output.json && args.output.as_deref().is_some_and(is_stdout) {
-        return Err(Error::bad_input("-o - and --json both print on stdout; leave one of them out"));
-    }
+    check_output(args, runs.len(), output)?;
     if let Some(data) = &args.data {
         return collection::run(args, data, &runs, output);
     }
-    args.points.check_absent()?;
     let truth = args.groundtruth.as_deref();
     let target = args.searched.target()?;
     if args.partial && args.also.is_empty() && matches!(target, Target::Index { .. }) {
@@ -336,6 +302,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     let to = result_path(args, &target)?;
     let kind = checked_kind(args, &target)?;
+    let points = match target {
+        Target::Index { index, .. } if args.also.is_empty() => SearchedPoints::open(args, index)?,
+        _ => args.points.check_absent(None).map(|()| None)?,
+    };
+    let points = points.as_ref();
     let mut settings: Vec<SearchOptions> =
         runs.iter().map(|run| SearchOptions::read(run, kind)).collect::<Result<_>>()?;
     let budgets = OpenOptions::read(given)?;
@@ -350,23 +321,23 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             if !args.also.is_empty() {
                 return together(args, (index, queries), (&settings, to.as_ref()), (budgets, cache), output);
             }
-            let (source, filter) = (Source::Folder(index), Some(&args.filter));
+            let (source, wanted) = (Source::Folder(index), Wanted { ids: Some(&args.filter), points });
             let mut bench =
-                Bench::open_filtered((source, filter), queries, truth, &settings, (budgets, cache), output)?;
-            one(args, (index, queries), (&settings, to.as_ref()), &mut bench, output)
+                Bench::open_filtered((source, wanted), queries, truth, &settings, (budgets, cache), output)?;
+            one((args, points), (index, queries), (&settings, to.as_ref()), &mut bench, output)
         }
         Target::Memory { addresses, queries } => {
             let credentials = args.searched.key.credentials(output)?;
             let nodes = found(addresses)?;
             let (source, cache) = (Source::Memory(&nodes, &credentials), cache(given));
-            let source = (source, Some(&args.filter));
+            let source = (source, Wanted { ids: Some(&args.filter), points: None });
             let mut bench =
                 Bench::open_filtered(source, queries, truth, &settings, (budgets, cache), output)?;
             if let Some(to) = &to {
                 to.check_ids(bench.index.manifest().blocks.id_bytes)?;
             }
             let name = PathBuf::from(addresses.join(","));
-            one(args, (&name, queries), (&settings, to.as_ref()), &mut bench, output)
+            one((args, None), (&name, queries), (&settings, to.as_ref()), &mut bench, output)
         }
         Target::Servers { addresses, queries } => {
             let client: ClientSettings = given.read();
@@ -381,6 +352,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             on_servers(args, queries, (&settings, to.as_ref()), servers, output)
         }
     }
+}
+
+/// Refuses a file of results for what has none of one run, or has them elsewhere.
+fn check_output(args: &Args, runs: usize, output: Output) -> Result<()> {
+    if args.output.is_some() && runs > 1 {
+        return Err(Error::bad_input(format!(
+            "-o holds the results of one run, but {runs} were requested; give one --recall or --search-list"
+        )));
+    }
+    if output.json && args.output.as_deref().is_some_and(is_stdout) {
+        return Err(Error::bad_input("-o - and --json both print on stdout; leave one of them out"));
+    }
+    Ok(())
 }
 
 /// The kind whose techniques are switched. Options that it does not have are refused.
@@ -430,7 +414,8 @@ fn on_servers(
     output: Output,
 ) -> Result<Verdict> {
     let name = PathBuf::from(servers.name());
-    let (document, failed) = run_all((to, args.show), settings, (&name, queries), &mut servers, output)?;
+    let how = (to, args.show, None);
+    let (document, failed) = run_all(how, settings, (&name, queries), &mut servers, output)?;
     report(args, &document, || text(&document), output)?;
     if failed > 0 {
         eprint_line(&format!(
@@ -443,7 +428,7 @@ fn on_servers(
 
 /// Searches one index, in a folder or in memory nodes.
 fn one(
-    args: &Args,
+    (args, points): (&Args, Option<&SearchedPoints>),
     (name, queries): (&Path, &Path),
     (settings, to): (&[SearchOptions], Option<&ResultPath>),
     bench: &mut Bench,
@@ -453,7 +438,8 @@ fn one(
         // All settings are checked before the first one runs.
         bench.index.params(options)?;
     }
-    let (document, failed) = run_all((to, args.show), settings, (name, queries), bench, output)?;
+    let how = (to, args.show, points);
+    let (document, failed) = run_all(how, settings, (name, queries), bench, output)?;
     report(args, &document, || text(&document), output)?;
     Ok(verdict(failed, name))
 }
@@ -470,7 +456,8 @@ fn together(
     let how = (args.groundtruth.as_deref(), &args.filter, args.partial);
     let mut indexes = Indexes::open(&all, queries, how, settings, budgets, output)?;
     settings.iter().try_for_each(|options| indexes.check(options))?;
-    let (document, failed) = run_all((to, args.show), settings, (index, queries), &mut indexes, output)?;
+    let how = (to, args.show, None);
+    let (document, failed) = run_all(how, settings, (index, queries), &mut indexes, output)?;
     report(args, &document, || text(&document), output)?;
     if failed > 0 {
         eprint_line(&format!(
@@ -491,12 +478,16 @@ fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<ResultPath>> {
         }
         Target::Servers { queries, .. } | Target::Memory { queries, .. } => inputs.push(queries),
     }
-    ResultPath::check(path, args.force, &inputs).map(Some)
+    let to = ResultPath::check(path, args.force, &inputs)?;
+    if args.points.with_payload {
+        to.check_payloads("--with-payload")?;
+    }
+    Ok(Some(to))
 }
 
 /// Runs every setting. Returns the report and the number of failed queries.
 fn run_all<'a>(
-    (to, show): (Option<&ResultPath>, usize),
+    (to, show, points): (Option<&ResultPath>, usize, Option<&'a SearchedPoints>),
     settings: &[SearchOptions],
     (index, queries): (&'a Path, &'a Path),
     searcher: &mut dyn Searcher,
@@ -505,17 +496,23 @@ fn run_all<'a>(
     let (count, rows) = (searcher.count(), searcher.rows() as usize);
     note_adjustments(rows, settings, output);
     let k = settings.first().map_or(0, |s| s.k).min(rows);
-    let mut file = to.map(|to| ResultFile::create(to, count, k)).transpose()?;
+    let extras = points.map(SearchedPoints::extras).unwrap_or_default();
+    let mut file = to.map(|to| ResultFile::create(to, (count, k), extras)).transpose()?;
     let printer = ProgressPrinter::new(output);
-    let mut runs = Vec::new();
-    let mut shown = Vec::new();
+    let (mut runs, mut shown, mut shown_points) = (Vec::new(), Vec::new(), Vec::new());
     for (i, options) in settings.iter().enumerate() {
         if let Some(cost) = searcher.exact_cost(options)? {
             output.note(&cost);
         }
         printer.stage(&format!("searching, {} of {}", i + 1, settings.len()), count as u64, "queries");
+        let is_last = i + 1 == settings.len();
         let run = searcher.run(options, &printer, &mut |first, answers| {
-            if i + 1 == settings.len() {
+            if let Some(points) = points {
+                let show = if is_last { show } else { 0 };
+                shown_points.extend(points.take((first, answers), file.as_mut(), show)?);
+                return Ok(());
+            }
+            if is_last {
                 let wanted = show.saturating_sub(first).min(answers.latency_ns.len());
                 shown.extend((0..wanted).map(|q| Shown::of(first + q, answers, q)));
             }
@@ -531,7 +528,9 @@ fn run_all<'a>(
         file.commit()?;
     }
     let failed = runs.iter().map(|r| r.failed_queries).sum();
-    Ok((Document { index: Named(index), queries: Named(queries), runs, shown }, failed))
+    let points = points.map(|points| points.report(shown_points));
+    points.iter().for_each(|points| points.note(output));
+    Ok((Document { index: Named(index), queries: Named(queries), runs, points, shown }, failed))
 }
 
 /// Prints the report: on stderr where results are on stdout.

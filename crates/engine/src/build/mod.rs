@@ -10,6 +10,7 @@
 //! | codes | all rows | `codes.bin`; `codes.tmp` where blocks carry codes, then before the blocks |
 //! | head | a sample | `head.bin`, `head-codes.bin` |
 //! | calibrate | the index so far | `curves.json` |
+//! | points | ids of the index so far, ids and payloads | with payloads: `point-ids.bin`, `payloads.bin`, `payload-index.bin` |
 //!
 //! Several processes can share the work over one folder: [`tasks`] are its pieces, and
 //! [`split`](crate::kinds::split) knows their order.
@@ -18,6 +19,7 @@
 //! the manifest.
 
 pub(crate) mod calibrate;
+mod point_files;
 mod source_index;
 
 use std::path::Path;
@@ -31,6 +33,7 @@ pub use crate::stages::older_graph::{GrowFrom, OlderGraph};
 pub use crate::stages::options::{BuildOptions, metric_of};
 pub use crate::stages::plan::BuildPlan;
 pub use crate::stages::report::BuildReport;
+pub use point_files::{PointFiles, PointPaths};
 pub use source_index::{SourceIndex, SourceRows};
 pub use stratann_params::IndexKind;
 
@@ -66,12 +69,37 @@ pub fn build(
     options: &BuildOptions,
     progress: &dyn Progress,
 ) -> Result<BuildReport> {
+    build_with((base, None), out, options, progress)
+}
+
+/// As [`build`], of points: the index has their ids and payloads.
+///
+/// # Errors
+/// As [`build`]; rows that cannot be indexed, whatever the options; what writing the files of points meets.
+pub fn build_points(
+    (base, points): (&Reader, &dyn PointFiles),
+    out: &Path,
+    options: &BuildOptions,
+    progress: &dyn Progress,
+) -> Result<BuildReport> {
+    build_with((base, Some(points)), out, options, progress)
+}
+
+fn build_with(
+    (base, points): (&Reader, Option<&dyn PointFiles>),
+    out: &Path,
+    options: &BuildOptions,
+    progress: &dyn Progress,
+) -> Result<BuildReport> {
     let plan = plan(base, options)?;
     let (number, lock) = claim_folder(out, options.force)?;
     let pool = pool(plan.threads)?;
     let started = std::time::Instant::now();
-    let begun = check_disk(out, plan.disk_bytes)
-        .and_then(|()| Partial::open(out, made_with(base, number, options), options.resume));
+    let mut made_with = made_with(base, number, options);
+    if let Some(points) = points {
+        made_with.insert("payload".into(), points.content().into());
+    }
+    let begun = check_disk(out, plan.disk_bytes).and_then(|()| Partial::open(out, made_with, options.resume));
     let mut partial = match begun {
         Ok(partial) => partial,
         Err(e) => {
@@ -81,7 +109,7 @@ pub fn build(
             return Err(e);
         }
     };
-    let report = pool.install(|| run((base, out), number, (options, &plan), &mut partial, progress));
+    let report = pool.install(|| run((base, points, out), number, (options, &plan), &mut partial, progress));
     match report {
         Ok(mut report) => {
             report.seconds = started.elapsed().as_secs_f64();
@@ -125,7 +153,7 @@ pub fn run_task(
 
 /// Runs the stages. One that an earlier, unfinished build has finished is skipped.
 fn run(
-    (base, out): (&Reader, &Path),
+    (base, points, out): (&Reader, Option<&dyn PointFiles>, &Path),
     number: u64,
     (options, plan): (&BuildOptions, &BuildPlan),
     partial: &mut Partial,
@@ -138,6 +166,9 @@ fn run(
     let mut manifest = kinds::build(&mut build, &scan)?;
     if facts(options.kind()).has_curve {
         manifest.curves = build.stage(CALIBRATE, |b| calibrate::run(b, &manifest, &scan))?;
+    }
+    if let Some(points) = points {
+        point_files::add(&mut build, &mut manifest, points)?;
     }
     publish::publish(build, out, &manifest)
 }

@@ -46,6 +46,7 @@ impl SourceIndex {
             )));
         }
         let (_, manifest) = Manifest::read(folder).map_err(of_input)?;
+        manifest.check_without_points(folder, "a build from it")?;
         let (Some(kind), Some(dtype), Some(metric)) = (manifest.kind(), manifest.dtype(), manifest.metric())
         else {
             return Err(Error::bad_input(format!(

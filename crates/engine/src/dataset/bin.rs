@@ -10,7 +10,7 @@ use super::source::Source;
 use super::{Layout, Reader, Shape, check_length};
 
 /// Bytes before the first row.
-pub(crate) const HEADER: u64 = 8;
+pub const HEADER: u64 = 8;
 
 /// Returns the component type of a suffix.
 pub(super) fn dtype(suffix: &str) -> DType {
@@ -23,7 +23,7 @@ pub(super) fn dtype(suffix: &str) -> DType {
 }
 
 /// Returns the suffix of a component type.
-pub(crate) fn suffix_of(dtype: DType) -> &'static str {
+pub fn suffix_of(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "fbin",
         DType::F16 => "f16bin",

@@ -35,7 +35,7 @@ use stratann_storage::{Error, Result};
 use source::Source;
 
 pub use bin::write_bin;
-pub(crate) use bin::{HEADER as BIN_HEADER, suffix_of as bin_suffix};
+pub use bin::{HEADER as BIN_HEADER, suffix_of as bin_suffix};
 pub(crate) use ids::load_ids;
 pub use ids::{IdLists, read_all_ids, read_id_lists, read_ids};
 pub use source::SharedBytes;

@@ -36,6 +36,7 @@ pub(crate) use row_ids::RowIds;
 use crate::base::Base;
 use crate::exec::MemoryOwner;
 use crate::exec::scorer::{Scorer, ScorerReport};
+use crate::files;
 use crate::kinds::live_plans::LivePlans;
 use crate::kinds::questions::MovesIntoMemory;
 use crate::kinds::{KindIndex, Learning, LearningFacts, ListIndex};
@@ -141,8 +142,9 @@ impl Index {
         self.cache = None;
         let cache = self.kind.cache(&self.base, self.block_cache_bytes());
         // With what a cache keeps beside each extent. The numbers come from the manifest.
-        let files = self.base.manifest.files.values().map(|file| file.bytes.saturating_add(file.bytes / 8));
-        let usable_bytes = files.fold(0, u64::saturating_add);
+        let files = self.base.manifest.files.iter().filter(|(name, _)| !files::is_of_points(name));
+        let bytes = files.map(|(_, file)| file.bytes.saturating_add(file.bytes / 8));
+        let usable_bytes = bytes.fold(0, u64::saturating_add);
         let cache = match self.base.memory_nodes() {
             None => cache.map(|cache| cache.of_usable(usable_bytes)),
             Some(_) => cache,

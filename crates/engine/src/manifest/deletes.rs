@@ -128,7 +128,8 @@ impl Manifest {
 
     /// This index with other deletes. Its format is that of a version without where there are none.
     pub(crate) fn with_deletes(&self, deletes: Option<DeleteFacts>) -> Manifest {
-        let mut manifest = Manifest { format_version: super::format_of(&deletes), ..self.clone() };
+        let mut manifest =
+            Manifest { format_version: super::format_of(&deletes, &self.points), ..self.clone() };
         manifest.files.retain(|name, _| files::role(name) != Some(files::DELETED));
         for step in deletes.iter().flat_map(|deletes| &deletes.steps) {
             let known = self.files.get(&step.file).cloned();

@@ -1,6 +1,7 @@
 //! Filters of a search: the rows that its queries may return, and how they are found.
 
 mod by_ids;
+mod by_rows;
 mod work;
 
 use std::sync::Arc;

@@ -79,6 +79,7 @@ impl ServedIndex {
             }
             None => {
                 let mut index = Index::open(folder, open)?;
+                index.manifest().check_numbered(folder, "a server")?;
                 index.make_resident(&Quiet)?;
                 (PartIndex::Whole(Box::new(index)), None)
             }

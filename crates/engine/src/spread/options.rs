@@ -130,6 +130,7 @@ impl PartitionOptions {
     pub(super) fn check(&self, folder: &Path, manifest: &Manifest) -> Result<()> {
         let wrong = |what: String| Err(Error::bad_input(what));
         self.check_numbers()?;
+        manifest.check_without_points(folder, "a partition over servers")?;
         if let Some(spread) = &manifest.spread {
             return wrong(format!(
                 "{} is partitioned over {} servers already; give the index that it was made from",

@@ -89,7 +89,9 @@ fn is_data(name: &str) -> bool {
 fn is_temporary(name: &str) -> bool {
     let Some(name) = name.strip_prefix('.') else { return false };
     name.ends_with(".tmp")
-        || ["manifest-", "stratann-scratch-", "base-input.", "ids-input."].iter().any(|p| name.starts_with(p))
+        || ["manifest-", "stratann-scratch-", "base-input.", "ids-input.", "payload-input."]
+            .iter()
+            .any(|p| name.starts_with(p))
 }
 
 /// Whether a folder named `partial` is that of a build, which is removed when the build ends.

@@ -54,6 +54,7 @@ pub(crate) fn manifest(
         section,
         spread: None,
         deletes: None,
+        points: None,
         curve_rows: None,
         damaged_newer: Vec::new(),
     };

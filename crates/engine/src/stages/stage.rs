@@ -54,6 +54,8 @@ pub(crate) const LISTS: Stage = Stage::named("lists");
 pub(crate) const NAVIGATION: Stage = Stage::named("navigation");
 /// Measures the cost of recall.
 pub(crate) const CALIBRATE: Stage = Stage::named("calibrate").in_parts();
+/// Writes ids and payloads of points.
+pub(crate) const POINTS: Stage = Stage::named("points");
 
 /// The seconds that work of a size takes.
 type Seconds<'a> = Box<dyn Fn(&Size) -> f64 + 'a>;

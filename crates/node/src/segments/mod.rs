@@ -21,14 +21,14 @@ mod unfinished;
 
 pub(crate) use copy::{LayoutCopy, Left};
 pub(crate) use fold::fold;
-pub(crate) use ids::Place;
+pub(crate) use ids::{Entry, IdTable, IdWriter, Place};
 pub(crate) use layout::{Layout, SegmentEntry};
 pub(crate) use made::{Curves, Making, Point, VectorsMaking, from_points};
 pub(crate) use merge::{Merged, Source, merge};
 pub(crate) use named::NamedIndex;
 pub(crate) use nearest::{Candidate, KSmallest};
 pub(crate) use overlay::{Newer, Overlay};
-pub(crate) use payloads::{Indexing, Payloads};
+pub(crate) use payloads::{Indexing, NewPayloads, Payloads, write_files};
 pub(crate) use policy::{LARGEST, Level, Sized, next_merge, next_minor_merge};
 pub(crate) use scanned::WantedRows;
 pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, VectorShapes, folder_of};

@@ -55,7 +55,7 @@ impl Indexing<'_> {
 }
 
 /// Payloads that go into a segment, as compact JSON by the places of their ids.
-pub(super) trait NewPayloads {
+pub(crate) trait NewPayloads {
     /// Whether there is any.
     fn has_any(&self) -> bool;
 
@@ -153,6 +153,22 @@ pub(super) fn write(
         [&path, &index_path].into_iter().for_each(|path| _ = std::fs::remove_file(path));
         return Ok(None);
     }
+    write_files((&path, &index_path), given, (rows_by_ordinal, indexing), progress)?;
+    let hashes = hashes(&path, rows_by_ordinal.len() as u32)?;
+    let files = PayloadFiles { rows: file_entry(&path)?, generation, index: file_entry(&index_path)? };
+    Ok(Some((files, hashes)))
+}
+
+/// Writes payloads and their index to two files, and syncs both. Ordinals have these rows.
+///
+/// # Errors
+/// `Io`; an interruption.
+pub(crate) fn write_files(
+    (path, index_path): (&Path, &Path),
+    given: &dyn NewPayloads,
+    (rows_by_ordinal, indexing): (&[u32], Indexing<'_>),
+    progress: &dyn Progress,
+) -> Result<()> {
     let rows = rows_by_ordinal.len() as u32;
     let mut ordinals = vec![0; rows_by_ordinal.len()];
     for (row, ordinal) in rows_by_ordinal.iter().zip(0..) {
@@ -160,7 +176,7 @@ pub(super) fn write(
             *own = ordinal;
         }
     }
-    let (mut writer, mut index) = (RowsWriter::create(&path, rows)?, indexing.builder(&index_path, rows));
+    let (mut writer, mut index) = (RowsWriter::create(path, rows)?, indexing.builder(index_path, rows));
     progress.stage("writing payloads", rows.into(), "rows");
     for (row, ordinal) in (0..).zip(ordinals) {
         if row % ROWS_AT_ONCE == 0 {
@@ -171,14 +187,12 @@ pub(super) fn write(
         writer.push_json(row, &json)?;
         if !indexing.schema.is_empty() {
             let payload = Payload::from_stored(&json);
-            index.push(row, &payload.map_err(|why| damaged(&path, &format!("row {row}: {why}")))?)?;
+            index.push(row, &payload.map_err(|why| damaged(path, &format!("row {row}: {why}")))?)?;
         }
     }
     writer.finish()?;
     index.finish()?;
-    let hashes = hashes(&path, rows)?;
-    let files = PayloadFiles { rows: file_entry(&path)?, generation, index: file_entry(&index_path)? };
-    Ok(Some((files, hashes)))
+    Ok(())
 }
 
 /// Hash of each payload by row, as it is read from the file.
@@ -208,9 +222,17 @@ impl Payloads {
         let (path, index_path) = (folder.join(ROWS), folder.join(index_name(files.generation)));
         open_file(&path, &files.rows)?;
         open_file(&index_path, &files.index)?;
-        let (rows_file, index) = (Arc::new(PayloadRows::open(&path)?), PayloadIndex::open(&index_path)?);
+        Payloads::open_files((&path, &index_path), rows)
+    }
+
+    /// Opens two files, of so many rows.
+    ///
+    /// # Errors
+    /// As [`Payloads::open`].
+    pub(crate) fn open_files((path, index_path): (&Path, &Path), rows: u64) -> Result<Payloads> {
+        let (rows_file, index) = (Arc::new(PayloadRows::open(path)?), PayloadIndex::open(index_path)?);
         let own = Payloads { rows: rows_file, index };
-        for (path, found) in [(&path, own.rows.rows()), (&index_path, own.index.rows())] {
+        for (path, found) in [(path, own.rows.rows()), (index_path, own.index.rows())] {
             if u64::from(found) != rows {
                 return Err(damaged(path, &format!("it is of {found} rows, and the segment has {rows}")));
             }
@@ -250,7 +272,7 @@ impl Payloads {
     }
 
     /// Memory while they are open, bytes.
-    pub(super) fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         (self.rows.memory_bytes() + self.index.memory_bytes()) as u64
     }
 
@@ -301,7 +323,7 @@ impl Payloads {
     ///
     /// # Errors
     /// As [`Payloads::get`], and of the index; what `facts` returns.
-    pub(super) fn matching(&self, predicate: &Predicate, facts: &dyn RowFacts) -> Result<(Evaluated, u64)> {
+    pub(crate) fn matching(&self, predicate: &Predicate, facts: &dyn RowFacts) -> Result<(Evaluated, u64)> {
         let mut evaluated = self.indexed(predicate, facts)?;
         let reads = evaluated.open.len();
         if reads > 0 {

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use stratann_import::{
-    Columns, FileRows, PayloadColumns, Rows as FileBatch, Total, VectorColumn, Wanted, open, shapes_of,
-};
+use stratann_import::{Columns, FileRows, Rows as FileBatch, VectorColumn, Wanted, open, shapes_of};
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{
     Collection, Condition, GivenVectors, MemoryLimits, NamedSpec, Node, Spec, Specs,
@@ -24,6 +22,7 @@ use crate::Verdict;
 use crate::data_folder::{self, Ids, plain};
 use crate::output::{Output, count, duration};
 use crate::parameters::{Parameters, Rows};
+use crate::point_columns::{begin_stage, payload_columns};
 use crate::progress::ProgressPrinter;
 
 /// Rows that are left out between two looks for an interruption.
@@ -180,15 +179,7 @@ fn text(document: &Document) -> String {
 
 /// The columns that options name, but for those of vectors, which depend on the collection.
 fn columns(args: &Import) -> Result<Columns> {
-    let payload = match args.payload.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] | ["all"] => PayloadColumns::All,
-        ["none"] => PayloadColumns::Nothing,
-        names if names.contains(&"") => {
-            return Err(Error::bad_input("--payload has an empty name; give all, none, or names of columns"));
-        }
-        names => PayloadColumns::These(names.iter().map(|name| (*name).to_string()).collect()),
-    };
-    Ok(Columns { ids: args.ids.clone(), vectors: Vec::new(), payload })
+    Ok(Columns { ids: args.ids.clone(), vectors: Vec::new(), payload: payload_columns(&args.payload)? })
 }
 
 /// The collection, which is made if it may be. Completes the columns by those of its vectors.
@@ -309,12 +300,7 @@ impl Importer<'_> {
     }
 
     fn begin_stage(&self, path: &Path, rows: &dyn FileRows) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let (total, unit) = match rows.total() {
-            Total::Rows(rows) => (rows, "rows"),
-            Total::Bytes(bytes) => (bytes, "bytes"),
-        };
-        self.printer.stage(&format!("importing {name}"), total, unit);
+        begin_stage(self.printer, "importing", path, rows);
     }
 
     fn rows(

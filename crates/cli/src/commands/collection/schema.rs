@@ -11,6 +11,7 @@ use crate::Verdict;
 use crate::data_folder::plain;
 use crate::output::{Output, table};
 use crate::parameters::Parameters;
+use crate::point_columns::field_indexes;
 use crate::progress::ProgressPrinter;
 
 /// Show or change which fields of payloads have indexes
@@ -58,15 +59,7 @@ struct Change {
 
 impl Change {
     fn read(args: &SchemaArgs) -> Result<Change> {
-        let mut set: BTreeMap<Path, Vec<IndexKind>> = BTreeMap::new();
-        for text in &args.set {
-            let (field, kinds) = text.rsplit_once('=').ok_or_else(|| {
-                Error::bad_input(format!("--set {text}: no kind is given; write FIELD=KIND, as price=float"))
-            })?;
-            let field = Path::parse(field).map_err(|e| Error::bad_input(format!("--set: {}", e.message)))?;
-            let kinds = kinds.split(',').map(|name| kind(text, name.trim())).collect::<Result<Vec<_>>>()?;
-            set.entry(field).or_default().extend(kinds);
-        }
+        let set = field_indexes(&args.set)?;
         let path = |text: &String| {
             Path::parse(text).map_err(|e| Error::bad_input(format!("--remove: {}", e.message)))
         };
@@ -97,14 +90,6 @@ impl Change {
         }
         Ok(())
     }
-}
-
-fn kind(text: &str, name: &str) -> Result<IndexKind> {
-    let known = IndexKind::ALL.into_iter().find(|kind| kind.name() == name);
-    known.ok_or_else(|| {
-        let names = IndexKind::ALL.map(IndexKind::name).join(", ");
-        Error::bad_input(format!("--set {text}: there is no kind {name:?} of index; use {names}"))
-    })
 }
 
 /// Runs `stratann collection schema`.

@@ -14,7 +14,7 @@ use stratann_params::search::SearchSettings;
 use stratann_params::{Given, Place};
 use stratann_storage::{Error, Progress, Result};
 
-use super::answer::{Answer, TextField, shown_text};
+use super::answer::{Answer, shown_text};
 use super::result_file::{Extras, ResultFile, ResultPath};
 use super::text::{RESULTS_SHOWN, time};
 use super::{Args, report};
@@ -73,8 +73,7 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
         return Err(Error::bad_input("--partial is for --connect and --also; leave it out for a collection"));
     }
     let filter = args.points.filter.read()?;
-    let wrong_field = |e: Error| Error::bad_input(format!("--text-field: {}", e.message));
-    let field = args.points.text_field.as_deref().map(TextField::parse).transpose().map_err(wrong_field)?;
+    let field = args.points.text_field()?;
     let extras = Extras { payloads: args.points.with_payload, text: field.as_ref() };
     let to = result_path(args, queries_path)?;
     let printer = ProgressPrinter::new(output);
@@ -94,7 +93,7 @@ pub(super) fn run(args: &Args, data: &Path, runs: &[Given], output: Output) -> R
     }
     let k = k.min(usize::try_from(points).unwrap_or(usize::MAX));
     let truth = args.groundtruth.as_deref().map(|path| read_truth(path, &queries, k)).transpose()?;
-    let mut file = to.map(|to| ResultFile::create_with(&to, (queries.count(), k), extras)).transpose()?;
+    let mut file = to.map(|to| ResultFile::create(&to, (queries.count(), k), extras)).transpose()?;
     let (mut done, mut shown, mut unindexed) = (Vec::new(), Vec::new(), WithoutIndex::default());
     for (at, options) in settings.iter().enumerate() {
         printer.stage(

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use stratann_core::sieve::Sieve;
 use stratann_engine::curve::{REMOTE, remoteness};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
@@ -12,6 +13,7 @@ use stratann_storage::budget::size;
 use stratann_storage::remote_memory::Credentials;
 use stratann_storage::{Error, Progress, Result};
 
+use super::points::SearchedPoints;
 use super::{Run, Searcher, Sum};
 use crate::filter::{NamedIds, OwnFilters, QueryFilterArgs};
 use crate::output::{Output, count};
@@ -34,8 +36,19 @@ pub(crate) struct Bench {
     noted_doorbells: bool,
     /// Ids that results may have, or may not, until the first search.
     named: Option<NamedIds>,
+    /// Rows that results may be by their payloads, until the first search.
+    matching: Option<Sieve>,
     /// Filters of these.
     filters: Option<OwnFilters>,
+}
+
+/// What results may be.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Wanted<'a> {
+    /// By their ids.
+    pub(super) ids: Option<&'a QueryFilterArgs>,
+    /// By their payloads.
+    pub(super) points: Option<&'a SearchedPoints>,
 }
 
 /// Place of an index.
@@ -78,12 +91,12 @@ impl Bench {
         budgets: (OpenOptions, (CacheBudget, bool)),
         output: Output,
     ) -> Result<Bench> {
-        Bench::open_filtered((source, None), queries, groundtruth, options, budgets, output)
+        Bench::open_filtered((source, Wanted::default()), queries, groundtruth, options, budgets, output)
     }
 
     /// As [`Bench::open`], for searches with a filter.
-    pub(crate) fn open_filtered(
-        (source, filter): (Source<'_>, Option<&QueryFilterArgs>),
+    pub(super) fn open_filtered(
+        (source, wanted): (Source<'_>, Wanted<'_>),
         queries: &Path,
         groundtruth: Option<&Path>,
         options: &[SearchOptions],
@@ -92,9 +105,11 @@ impl Bench {
     ) -> Result<Bench> {
         let (manifest, in_memory) = source.manifest(budgets)?;
         let queries = Queries::open(queries, &manifest, output)?;
-        let named = filter.map(|filter| filter.read(queries.count())).transpose()?.flatten();
+        let named = wanted.ids.map(|filter| filter.read(queries.count())).transpose()?.flatten();
         let filter_bytes = named.as_ref().map(|named| source.filter_bytes_max(&manifest, named));
-        let extra = beside(filter_bytes, &queries, groundtruth)?;
+        let mut extra = beside(filter_bytes, &queries, groundtruth)?;
+        extra.extend(wanted.points.iter().flat_map(|own| own.memory(&manifest, groundtruth.is_some())));
+        let matching = wanted.points.and_then(SearchedPoints::matching).map(|found| found.rows.clone());
         // What a cache may take is known once all else is.
         if let CacheBudget::Bytes(bytes) = cache {
             budgets.cache_budget = bytes;
@@ -106,7 +121,7 @@ impl Bench {
         }
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
         // How many rows match a filter is known once the index is open.
-        let matches = if named.is_some() { 1 } else { manifest.live_rows() };
+        let matches = if named.is_some() || matching.is_some() { 1 } else { manifest.live_rows() };
         let read = |path| truth::read(path, &queries, k, matches, manifest.rows);
         let truth = groundtruth.map(read).transpose()?;
         let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
@@ -127,6 +142,7 @@ impl Bench {
                 Index::open_memory(addresses, credentials, budgets)?
             }
         };
+        wanted.points.map_or(Ok(()), |points| points.check(&index))?;
         make_resident(&mut index, &queries, preload, &output)?;
         if preload && !index.is_resident() && !index.preload(&ProgressPrinter::new(output))? {
             output.note("note: the cache has no room for all blocks; they are read when they are needed");
@@ -144,6 +160,7 @@ impl Bench {
             warned_remote: false,
             noted_doorbells: false,
             named,
+            matching,
             filters: None,
         })
     }
@@ -215,10 +232,15 @@ impl Bench {
         if let Some(filters) = &self.filters {
             return filters.planned(&self.index, options).map(Some);
         }
-        let Some(named) = &self.named else { return Ok(None) };
-        let filters = OwnFilters::new(&self.index, named, options, printer)?;
+        let filters = match (&self.named, &self.matching) {
+            (Some(named), _) => OwnFilters::new(&self.index, named, options, printer)?,
+            (None, Some(rows)) => {
+                OwnFilters::of_rows(&self.index, (rows, self.truth.is_some()), options, printer)?
+            }
+            (None, None) => return Ok(None),
+        };
         // Their memory is that of the filters from now on.
-        self.named = None;
+        (self.named, self.matching) = (None, None);
         self.filters = Some(filters.clone());
         Ok(Some(filters))
     }
@@ -358,7 +380,7 @@ impl Searcher for Bench {
     }
 
     fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>> {
-        if self.named.is_some() || self.filters.is_some() {
+        if self.named.is_some() || self.matching.is_some() || self.filters.is_some() {
             // The way of the filter is in the report.
             return Ok(None);
         }

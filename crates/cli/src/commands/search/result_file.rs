@@ -193,12 +193,7 @@ pub(super) struct ResultFile {
 
 impl ResultFile {
     /// Creates a file for `queries × k` results.
-    pub(super) fn create(to: &ResultPath, queries: usize, k: usize) -> Result<ResultFile> {
-        ResultFile::create_with(to, (queries, k), Extras::default())
-    }
-
-    /// The same for points with payloads.
-    pub(super) fn create_with(
+    pub(super) fn create(
         to: &ResultPath,
         (queries, k): (usize, usize),
         extras: Extras<'_>,

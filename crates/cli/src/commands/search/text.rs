@@ -4,6 +4,7 @@ use stratann_engine::exec::scorer::GpuReport;
 use stratann_engine::kinds::LearningFacts;
 use stratann_storage::budget::size;
 
+use super::points::ShownPoints;
 use super::{Document, Run, Shown};
 use crate::memory;
 use crate::output::{count, table};
@@ -14,7 +15,7 @@ pub(super) const RESULTS_SHOWN: usize = 5;
 pub(super) fn text(document: &Document<'_>) -> String {
     let headings = ["search", "recall", "queries/s", "mean latency", "99 % within", "reads", "KiB read"];
     let rows: Vec<Vec<String>> = document.runs.iter().map(row).collect();
-    let mut out = shown(&document.shown);
+    let mut out = document.points.as_ref().map_or_else(|| shown(&document.shown), ShownPoints::text);
     out += &table(&headings, &rows);
     if let Some(run) = document.runs.last() {
         out += &format!(

@@ -9,7 +9,7 @@ use stratann_engine::search::{self, Answers, Filters, SearchOptions, Together};
 use stratann_storage::budget::PROGRAM_BYTES;
 use stratann_storage::{Error, Progress, Result};
 
-use super::local::{Bench, Source};
+use super::local::{Bench, Source, Wanted};
 use super::{Run, Searcher, Sum};
 use crate::filter::{OwnFilters, QueryFilterArgs};
 use crate::output::Output;
@@ -36,6 +36,10 @@ impl Indexes {
     ) -> Result<Indexes> {
         let read = |path: &PathBuf| Ok(Manifest::read(path)?.1);
         let manifests = indexes.iter().map(read).collect::<Result<Vec<Manifest>>>()?;
+        let mut each = manifests.iter().zip(indexes);
+        each.try_for_each(|(manifest, folder)| {
+            manifest.check_numbered(folder, "a search of several indexes")
+        })?;
         let planned = manifests.iter().map(|m| m.planned_account(0).total().saturating_sub(PROGRAM_BYTES));
         let planned: Vec<u64> = planned.collect();
         let usable: Vec<u64> = manifests.iter().map(CacheBudget::usable_bytes).collect();
@@ -61,7 +65,7 @@ impl Indexes {
             };
             let cache = caches.get(at).copied().map_or(CacheBudget::Auto, CacheBudget::Bytes);
             // Each takes of the ids those that it has.
-            let source = (Source::Folder(path), Some(filter));
+            let source = (Source::Folder(path), Wanted { ids: Some(filter), points: None });
             let opened =
                 Bench::open_filtered(source, queries, None, settings, (own, (cache, preload)), output);
             each.push(opened.map_err(|e| match budgets.ram_budget {

@@ -100,7 +100,10 @@ struct Old {
 /// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file,
 /// a full disk, an interruption. The index stays as it was then.
 pub fn replan(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
-    check_kind(folder, &Manifest::read(folder)?.1)?;
+    let (_, manifest) = Manifest::read(folder)?;
+    check_kind(folder, &manifest)?;
+    // Rows get other numbers, by which payloads are found.
+    manifest.check_without_points(folder, "planning its local indexes again")?;
     let _lock = lock_folder(folder)?;
     locked(folder, options, progress)
 }
