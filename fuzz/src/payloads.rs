@@ -81,13 +81,13 @@ fn samples() -> &'static Samples {
             }
         }
         let (index, rows) = (folder.path().join("valid.index"), folder.path().join("valid.rows"));
-        let mut of_index = IndexBuilder::new(&schema, ROWS);
+        let mut of_index = IndexBuilder::new(&index, &schema, ROWS);
         let mut of_rows = RowsWriter::create(&rows, ROWS).expect("a file");
         for (row, payload) in (0..).zip(&payloads) {
             of_index.push(row, payload).expect("a row");
             of_rows.push(row, payload).expect("a row");
         }
-        of_index.finish(&index).expect("an index");
+        of_index.finish().expect("an index");
         of_rows.finish().expect("payloads");
         let read = |path: &PathBuf| std::fs::read(path).expect("a file that was written");
         let (index, rows) = (read(&index), read(&rows));

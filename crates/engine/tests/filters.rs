@@ -17,7 +17,7 @@ use stratann_engine::dataset::Shape;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{
-    Answers, Effort, Filter, Filters, Naming, PriceUnit, SearchOptions, SievePrices, SieveWay,
+    Effort, Filter, Filters, Naming, PriceUnit, SearchOptions, SievePrices, SieveWay,
 };
 use stratann_engine::{DType, Metric};
 use stratann_params::choices::PlanName;
