@@ -548,9 +548,10 @@ class Collection:
         """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind`` or these
         by name in ``vectors``, ``points``, ``seq``, ``delta_points``, ``delta_bytes``, ``segments``,
         ``indexes_built``, ``payloads_folded`` and ``rows_taken_over`` (whose neighbours in a graph are those of
-        an older one): what checkpoints and merges have made since the folder was opened, ``trouble``: why the last one failed, or None, ``trouble_code``, ``jobs``: kinds of jobs that
-        wait or run, ``progress`` of those that run, ``schema``: that of `schema`, ``memory_bytes``,
-        ``memory_quota_bytes`` and ``memory_minimum_bytes``."""
+        an older one): what checkpoints and merges have made since the folder was opened, ``trouble``: why the
+        last one failed, or None, ``trouble_code``, ``jobs``: kinds of jobs that wait or run, ``progress`` of
+        those that run, ``schema``: that of `schema`, ``memory_bytes``, ``memory_quota_bytes`` and
+        ``memory_minimum_bytes``."""
         described: dict[str, Any] = json.loads(self._folder.info(self._name))
         return described
 

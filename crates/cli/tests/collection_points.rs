@@ -317,8 +317,4 @@ fn mistakes_are_refused_and_change_nothing() {
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(why), "{}", stderr(&output));
     }
-    for more in [&["--where", TEXT][..], &["--text-field", "a"], &["--with-payload"]] {
-        let error = refused(&[&["search", "some.idx", arg(&vectors)], more].concat(), 2);
-        assert!(error.contains(more[0]) && error.contains("is for collections"), "{error}");
-    }
 }
