@@ -251,8 +251,8 @@ fn exported_vectors_by_name_come_back() {
     let place = Place::new();
     // Every third point lacks the one, every fifth the other, and every fifteenth both.
     let line = |row: u64| {
-        let image = (row % 3 > 0).then_some(value!([row % 251, 7]));
-        let title = (row % 5 > 0).then_some(value!([0.5, row, -1]));
+        let image = (!row.is_multiple_of(3)).then_some(value!([row % 251, 7]));
+        let title = (!row.is_multiple_of(5)).then_some(value!([0.5, row, -1]));
         value!({ "id": row, "vectors": { "image": image, "title": title }, "payload": { "row": row } })
             .to_string()
     };

@@ -42,7 +42,7 @@ fn payload(row: usize) -> Option<Vec<u8>> {
 /// Ids in another order than rows.
 fn id(row: usize, has_texts: bool) -> ExternalId {
     let number = 1000 + row * 77 % ROWS;
-    if has_texts && row % 3 > 0 {
+    if has_texts && !row.is_multiple_of(3) {
         ExternalId::Text(format!("t{number}"))
     } else {
         ExternalId::Number(number as u64)

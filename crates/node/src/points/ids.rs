@@ -141,12 +141,15 @@ fn write_numbers(mut to: Written, numbers: &[u64]) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Rows in the order of their ids, each with its id as it ends a key.
+type RowsAndIds<'a> = Box<dyn Iterator<Item = Result<(u32, Vec<u8>)>> + 'a>;
+
 impl SortedIds {
     /// Rows with their ids as they end keys, in the order of ids, of so many rows.
     ///
     /// # Errors
     /// `Io`.
-    pub(super) fn read(&self, rows: u32) -> Result<Box<dyn Iterator<Item = Result<(u32, Vec<u8>)>> + '_>> {
+    pub(super) fn read(&self, rows: u32) -> Result<RowsAndIds<'_>> {
         let path = match self {
             SortedIds::RowNumbers => {
                 return Ok(Box::new((0..rows).map(|row| {
