@@ -59,7 +59,8 @@ def test_few_rows_and_none_give_fewer_results_without_a_warning(index, data, rec
     assert (index.search(data[1], 5, only=[]).counts == 0).all()
     assert (index.search(data[1], 5, only=[10**9]).counts == 0).all()
     assert (index.search(data[1], 5, without=np.arange(ROWS)).counts == 0).all()
-    assert not recwarn.list
+    # What other tests left open may be collected meanwhile.
+    assert not [own for own in recwarn.list if own.category is not ResourceWarning]
 
 
 def test_searches_with_and_without_a_filter_do_not_mix(index, data):
