@@ -62,6 +62,13 @@ struct Samples {
     rows: Vec<u8>,
 }
 
+impl Samples {
+    /// A file for this thread alone: tests run side by side.
+    fn changed(&self, extension: &str) -> PathBuf {
+        self.folder.path().join(format!("changed-{:?}.{extension}", std::thread::current().id()))
+    }
+}
+
 fn samples() -> &'static Samples {
     static SAMPLES_MADE: OnceLock<Samples> = OnceLock::new();
     SAMPLES_MADE.get_or_init(|| {
@@ -170,7 +177,7 @@ pub fn payload_rows(data: &[u8]) {
         0 => block_file(data),
         _ => sealed(edits::bytes(&samples.rows, data)),
     };
-    let path = samples.folder.path().join("changed.rows");
+    let path = samples.changed("rows");
     std::fs::write(&path, content).expect("a file in the scratch folder");
     let Ok(rows) = PayloadRows::open(&path) else { return };
     let is_whole = rows.verify().is_ok();
@@ -208,7 +215,7 @@ fn part(place: u64, content: &[u8]) -> Vec<u8> {
 /// The index of a segment, changed.
 pub fn payload_index(data: &[u8]) {
     let samples = samples();
-    let path = samples.folder.path().join("changed.index");
+    let path = samples.changed("index");
     let content = sealed(edits::bytes(&samples.index, data));
     std::fs::write(&path, content).expect("a file in the scratch folder");
     let Ok(index) = PayloadIndex::open(&path) else { return };
