@@ -13,7 +13,7 @@ use stratann_params::IndexKind;
 use stratann_storage::{ErrorKind, Progress, Quiet};
 
 /// Memory that is set aside for the program.
-const PROGRAM: u64 = 14 << 20;
+const PROGRAM: u64 = 15 << 20;
 
 const BAD_INPUT: Kind = Kind::Other(ErrorKind::BadInput);
 

@@ -484,9 +484,9 @@ fn collections_that_were_not_used_for_longest_make_room() {
         points.compact(&Quiet).unwrap();
     }
     drop(node);
-    // Not all of four open segments fit, beside 14 MiB for the program.
+    // Not all of four open segments fit, beside 15 MiB for the program.
     let rows = common::options();
-    let budget = rows.memory_bytes + (4 << 20) + (14 << 20) + SEGMENTS;
+    let budget = rows.memory_bytes + (4 << 20) + (15 << 20) + SEGMENTS;
     let segments = SegmentOptions { build_bytes: Some(1 << 20), ..options().segments };
     let tight = Options { rows, deltas_bytes: 3 << 20, segments, ram_budget: Some(budget) };
     let node = Node::open(place.path(), &tight, &Quiet).unwrap();
@@ -528,7 +528,7 @@ fn a_merged_segment_without_room_beside_the_older_ones_takes_their_place() {
     assert!(one > 3 << 20, "{one}");
     drop((points, node));
     let rows = common::options();
-    let budget = rows.memory_bytes + (14 << 20) + (1 << 20) + one * 3 / 2;
+    let budget = rows.memory_bytes + (15 << 20) + (1 << 20) + one * 3 / 2;
     let tight = Options { rows, deltas_bytes: 1 << 20, ram_budget: Some(budget), ..options() };
     let node = Node::open(place.path(), &tight, &Quiet).unwrap();
     let points = node.collection("points").unwrap();
@@ -555,7 +555,7 @@ fn a_checkpoint_without_room_for_its_rows_is_scanned_from_the_disk() {
     let place = place();
     let rows = common::options();
     // A checkpoint of 4,000 rows takes some 2.7 MiB.
-    let budget = rows.memory_bytes + (14 << 20) + (8 << 20) + (2 << 20);
+    let budget = rows.memory_bytes + (15 << 20) + (8 << 20) + (2 << 20);
     let tight = Options { rows, deltas_bytes: 8 << 20, ram_budget: Some(budget), ..options() };
     let node = Node::open(place.path(), &tight, &Quiet).unwrap();
     let spec = Spec { dim: 128, metric: Metric::L2, dtype: DType::F32, kind: None };
