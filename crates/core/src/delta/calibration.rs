@@ -1,6 +1,8 @@
-//! The factor of limits that a recall needs, as rows in memory show it.
+//! The factor of limits and the number of lists that a recall needs, as rows in memory show it.
 
 use alloc::vec::Vec;
+
+use super::coarse::LISTS_MAX;
 
 /// Least rows of which one is a probe.
 const PROBE_EVERY_MIN: u64 = 16;
@@ -25,11 +27,19 @@ const ALIKE: f64 = 0.97;
 const MISSED: f64 = 0.5;
 /// The same for queries that are unlike the rows.
 const MISSED_UNLIKE: f64 = 0.05;
+/// The same of the lists nearest to a query, which say less of queries that are no rows than distances do.
+const MISSED_BY_RANK: f64 = 0.25;
 
 /// Factors from which on the lists of results are scanned. Later ones count more.
 #[derive(Clone, Debug)]
 struct Histogram {
     bins: [u32; BINS],
+}
+
+/// How many lists are nearer than those of results.
+#[derive(Clone, Debug)]
+struct Ranks {
+    counts: [u32; LISTS_MAX],
 }
 
 /// What probes showed.
@@ -40,6 +50,8 @@ pub(super) struct Calibration {
     nearest: Histogram,
     /// Of all results, with the distance of the last one as the limit.
     all: Histogram,
+    /// Of all results.
+    ranks: Ranks,
     /// Distances of the nearest and of the last result of the newest probes.
     distances: Vec<[f32; 2]>,
     added: u32,
@@ -47,13 +59,65 @@ pub(super) struct Calibration {
     usual: [f32; 2],
 }
 
-/// Factors beyond which no list is scanned.
+/// Which lists are scanned.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Factors {
-    /// Of queries that are like the rows.
+pub(super) struct Needed {
+    /// Factors beyond which none is, of queries that are like the rows.
     pub(super) alike: f32,
     /// Of others.
     pub(super) unlike: f32,
+    /// How many are, of queries that are like the rows.
+    pub(super) lists_alike: f64,
+    /// Of others.
+    pub(super) lists_unlike: f64,
+}
+
+impl Needed {
+    /// Whether so many lists are enough.
+    pub(super) fn are_enough(&self, lists: usize, is_alike: impl Fn() -> bool) -> bool {
+        let lists = lists as f64;
+        lists >= self.lists_unlike || lists >= self.lists_alike && is_alike()
+    }
+
+    /// Whether a list of this factor is too far.
+    pub(super) fn is_far(&self, factor: f32, is_alike: impl Fn() -> bool) -> bool {
+        factor > self.unlike || factor > self.alike && is_alike()
+    }
+}
+
+/// A result of a probe.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProbeResult {
+    /// The factor of its list, with the distance of the last result as the limit.
+    pub(super) factor: f32,
+    /// Lists that are nearer than its own.
+    pub(super) rank: usize,
+}
+
+impl Default for Ranks {
+    fn default() -> Ranks {
+        Ranks { counts: [0; LISTS_MAX] }
+    }
+}
+
+impl Ranks {
+    fn add(&mut self, rank: usize) {
+        if let Some(count) = self.counts.get_mut(rank) {
+            *count += 1;
+        }
+    }
+
+    /// The number of lists that have this share of the results.
+    fn quantile(&self, share: f64) -> f64 {
+        let mut left = f64::from(self.counts.iter().sum::<u32>()) * share;
+        for (&count, lists) in self.counts.iter().zip(1u32..) {
+            left -= f64::from(count);
+            if left <= 0.0 {
+                return lists.into();
+            }
+        }
+        f64::INFINITY
+    }
 }
 
 impl Default for Histogram {
@@ -93,8 +157,8 @@ pub(super) fn is_probe(rows: u64) -> bool {
 }
 
 impl Calibration {
-    /// Counts a probe: the distances of its nearest and its last result, the factor of the nearest, and those of all.
-    pub(super) fn add(&mut self, distances: [f32; 2], nearest: f32, all: impl Iterator<Item = f32>) {
+    /// Counts a probe: the distances of its nearest and its last result, the factor of the nearest, and all results.
+    pub(super) fn add(&mut self, distances: [f32; 2], nearest: f32, all: impl Iterator<Item = ProbeResult>) {
         let next = self.added as usize % DISTANCES_MAX;
         match self.distances.get_mut(next) {
             Some(oldest) => *oldest = distances,
@@ -107,13 +171,15 @@ impl Calibration {
             *usual = *all.select_nth_unstable_by(last, f32::total_cmp).1;
         }
         self.nearest.add(nearest);
-        all.for_each(|factor| self.all.add(factor));
+        all.for_each(|result| {
+            self.all.add(result.factor);
+            self.ranks.add(result.rank);
+        });
         self.probes += 1;
         if self.probes >= PROBES_MAX {
             self.probes /= 2;
-            for histogram in [&mut self.nearest, &mut self.all] {
-                histogram.bins.iter_mut().for_each(|count| *count /= 2);
-            }
+            let all = self.nearest.bins.iter_mut().chain(&mut self.all.bins).chain(&mut self.ranks.counts);
+            all.for_each(|count| *count /= 2);
         }
     }
 
@@ -128,17 +194,28 @@ impl Calibration {
         self.probes >= PROBES_MIN
     }
 
-    /// The factors for a recall of `k` results, of queries that are like the rows and of others: infinite for a recall
-    /// of 1, and where too little is known.
-    pub(super) fn factors(&self, recall: f64, k: usize) -> Factors {
+    /// The lists for a recall of `k` results, of queries that are like the rows and of others: all for a recall of 1,
+    /// and where too little is known. `share` of the rows may be results; 0 where that is not known.
+    pub(super) fn needed(&self, recall: f64, k: usize, share: f64) -> Needed {
+        const ALL: f64 = f64::INFINITY;
         if recall >= 1.0 || !self.is_known() {
-            return Factors { alike: f32::INFINITY, unlike: f32::INFINITY };
+            let (alike, unlike) = (f32::INFINITY, f32::INFINITY);
+            return Needed { alike, unlike, lists_alike: ALL, lists_unlike: ALL };
         }
+        let share_of = |missed: f64| 1.0 - (1.0 - recall) * missed;
         let factor = |missed: f64| {
-            let share = 1.0 - (1.0 - recall) * missed;
-            let all = self.all.quantile(share);
-            if k < PROBE_RESULTS { all.max(self.nearest.quantile(share)) } else { all }
+            let all = self.all.quantile(share_of(missed));
+            if k < PROBE_RESULTS { all.max(self.nearest.quantile(share_of(missed))) } else { all }
         };
-        Factors { alike: factor(MISSED), unlike: factor(MISSED_UNLIKE) }
+        // More results, or results of which some may not be returned, are in as many times the lists.
+        let times = (k as f64 / PROBE_RESULTS as f64).max(1.0) / share;
+        let lists =
+            |missed: f64| if share > 0.0 { self.ranks.quantile(share_of(missed)) * times } else { ALL };
+        Needed {
+            alike: factor(MISSED),
+            unlike: factor(MISSED_UNLIKE),
+            lists_alike: lists(MISSED_BY_RANK),
+            lists_unlike: lists(MISSED_UNLIKE),
+        }
     }
 }

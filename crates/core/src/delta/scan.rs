@@ -7,7 +7,7 @@ use stratann_kernel::bits::BitQuery;
 use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
 use stratann_kernel::{Metric, sqrt};
 
-use super::calibration::{Calibration, PROBE_RESULTS};
+use super::calibration::{Calibration, PROBE_RESULTS, ProbeResult};
 use super::coarse::{Coarse, Placed, ROUNDING, TINY};
 use super::lists::{Chunk, List, Lists};
 
@@ -35,6 +35,8 @@ pub struct Effort {
     pub recall: f64,
     /// Results.
     pub k: usize,
+    /// Share of the rows that may be results; 0 where that is not known.
+    pub share: f64,
 }
 
 /// What a query did.
@@ -118,6 +120,13 @@ impl Query {
         }
         order.sort_unstable_by(|one, two| one.0.total_cmp(&two.0).then(one.1.cmp(&two.1)));
         self.order = order;
+    }
+
+    /// How many lists with rows are nearer than one.
+    fn lists_before(&self, lists: &Lists, at: u32) -> usize {
+        let own = self.distances.get(at as usize).copied().unwrap_or(f32::NEG_INFINITY);
+        let all = self.distances.iter().zip(&lists.lists);
+        all.filter(|(distance, list)| **distance < own && !list.chunks.is_empty()).count()
     }
 
     /// The factor from which on a list is scanned, for a limit on the scale of codes: how far its rows are at least, as
@@ -272,13 +281,13 @@ impl Lists {
         }
         query.rank(self);
         query.smallest = [f32::INFINITY; PROBE_RESULTS];
-        let factors = self.calibration.factors(effort.recall, effort.k);
+        let needed = self.calibration.needed(effort.recall, effort.k, effort.share);
         let mut scanned = Scanned::default();
         let asked = (effort.k, points.limit());
         // Lists that are far by the first limit are far by all later ones. A query that is like the rows stays so.
         let is_alike = asked.1 < f32::INFINITY && !query.is_unlike(&self.calibration, metric, asked);
         let first = match asked.1 < f32::INFINITY {
-            true => (code_scale(metric, asked.1), if is_alike { factors.alike } else { factors.unlike }),
+            true => (code_scale(metric, asked.1), if is_alike { needed.alike } else { needed.unlike }),
             false => (0.0, f32::INFINITY),
         };
         query.order(self, first);
@@ -288,11 +297,12 @@ impl Lists {
             let limit = points.limit();
             if limit < f32::INFINITY {
                 let limit = code_scale(metric, limit);
-                let is_beyond = query.is_beyond(coarse, (distance, list), limit);
-                let factor = query.factor(coarse, (at, list), limit);
                 let is_alike = || !query.is_unlike(&self.calibration, metric, asked);
-                let is_far = factor > factors.unlike || factor > factors.alike && is_alike();
-                if is_beyond || is_far {
+                if needed.are_enough(next, is_alike) {
+                    break;
+                }
+                let factor = query.factor(coarse, (at, list), limit);
+                if query.is_beyond(coarse, (distance, list), limit) || needed.is_far(factor, is_alike) {
                     continue;
                 }
             }
@@ -303,7 +313,7 @@ impl Lists {
         scanned
     }
 
-    /// Learns which factors results need from a search at a recall of 1. `results` has the distance and the list of
+    /// Learns which lists results are in from a search at a recall of 1. `results` has the distance and the list of
     /// each, the nearest first.
     pub fn learn(&mut self, query: &Query, results: &[(f32, u32)]) {
         let (Some(first), Some(last)) = (results.first(), results.last()) else { return };
@@ -315,10 +325,13 @@ impl Lists {
             let list = self.lists.get(at as usize);
             list.map_or(0.0, |list| query.factor(&self.coarse, (at, list), code_scale(metric, limit)))
         };
-        let factors = results.iter().map(|result| factor(result, last.0));
+        let probed = results.iter().map(|result| ProbeResult {
+            factor: factor(result, last.0),
+            rank: query.lists_before(self, result.1),
+        });
         let distances = [first.0, last.0].map(|distance| query.relative(metric, distance));
         let mut calibration = Calibration::clone(&self.calibration);
-        calibration.add(distances, factor(first, first.0), factors);
+        calibration.add(distances, factor(first, first.0), probed);
         self.calibration = Arc::new(calibration);
     }
 }

@@ -221,7 +221,7 @@ impl State {
         let mut query = Query::default();
         let mut nearest = Nearest::of(self, of, vector, (PROBE_RESULTS, f32::INFINITY));
         nearest.skip = Some(at);
-        lists.search(&mut query, vector, Effort { recall: 1.0, k: PROBE_RESULTS }, &mut nearest);
+        lists.search(&mut query, vector, Effort { recall: 1.0, k: PROBE_RESULTS, share: 1.0 }, &mut nearest);
         let results = nearest.into_lists();
         drop(lists);
         let groups = self.lists.get_mut(of.name).map(|lists| &mut lists.groups);

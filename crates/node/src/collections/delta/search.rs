@@ -224,7 +224,13 @@ impl State {
                 .blocks_of_groups(of.name)
                 .partition(|(group, _)| group.lists.as_deref().is_some_and(has_use));
             others.into_iter().for_each(|(group, blocks)| nearest.offer_all(group.from, blocks));
-            let effort = Effort { recall: wanted.recall, k: wanted.k };
+            // How many match is not known before they are looked at.
+            let share = if nearest.matches.is_some() {
+                0.0
+            } else {
+                self.tail_points() as f64 / self.rows().max(1) as f64
+            };
+            let effort = Effort { recall: wanted.recall, k: wanted.k, share };
             for lists in in_lists.iter().filter_map(|(group, _)| group.lists.as_ref()) {
                 let scanned = lists.search(buffers, query, effort, &mut nearest);
                 stats.lists += scanned.lists;
