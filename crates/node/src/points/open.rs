@@ -91,12 +91,13 @@ impl Points {
     /// # Errors
     /// `Corrupt` that names the file for a damaged one; `Io`.
     pub fn matching(&self, predicate: &Arc<Predicate>) -> Result<Arc<Matching>> {
-        let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some((_, known)) = last.as_ref().filter(|(own, _)| own == predicate) {
+        let last = || self.last.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, known)) = last().as_ref().filter(|(own, _)| own == predicate) {
             return Ok(known.clone());
         }
+        // Other searches do not wait while payloads are read.
         let found = Arc::new(self.evaluated(predicate)?);
-        *last = Some((predicate.clone(), found.clone()));
+        *last() = Some((predicate.clone(), found.clone()));
         Ok(found)
     }
 
