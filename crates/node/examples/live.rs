@@ -374,7 +374,12 @@ fn mixed(setting: &Setting, node: &Node, points: &Collection) -> Result<()> {
             }
             Ok((rows, waits))
         });
-        let searched = search_for(setting, points, time, &end);
+        let watcher = scope.spawn(|| stages_of(points, &end));
+        let searched = search_for(setting, points, time, &AtomicBool::new(false));
+        end.store(true, Ordering::Relaxed);
+        watcher.join().expect("a watcher").iter().for_each(|(stage, seconds)| {
+            report(stage, &[("seconds", *seconds)]);
+        });
         (writer.join().expect("a writer"), searched)
     });
     let (rows, waits) = written?;
@@ -390,6 +395,20 @@ fn mixed(setting: &Setting, node: &Node, points: &Collection) -> Result<()> {
     all.push(("vectors_mib", ((setting.base.len() + setting.queries.len()) >> 20) as f64));
     report("mixed", &all);
     Ok(())
+}
+
+/// Seconds that jobs spent in each of their stages, until the end.
+fn stages_of(points: &Collection, end: &AtomicBool) -> BTreeMap<String, f64> {
+    const STEP: Duration = Duration::from_millis(50);
+    let mut all = BTreeMap::new();
+    while !end.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        std::thread::sleep(STEP);
+        for own in points.facts().map(|facts| facts.progress).unwrap_or_default() {
+            *all.entry(format!("{}: {}", own.kind, own.stage)).or_default() += begin.elapsed().as_secs_f64();
+        }
+    }
+    all
 }
 
 /// Bytes that the process had written to disks.

@@ -3,7 +3,7 @@
 //! payloads FOLDER VECTORS QUERIES [rows=N]
 //!
 //! It loads vectors with payloads, changes the payloads of a tenth by a filter and folds them in, writes the same
-//! points as upserts and merges them, and searches with and without payloads. Costs are processor time of the process.
+//! points as upserts and merges them, and searches with and without payloads and filters. Costs are processor time of the process.
 #![allow(clippy::print_stdout, reason = "a program that reports")]
 
 use std::path::Path;
@@ -97,22 +97,35 @@ fn measured(what: &str, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(cpu)
 }
 
-/// Processor time of a search with the payloads of its results, and without.
+/// Processor time of a search with the payloads of its results and without, and of one with filters.
 fn search(points: &Collection, queries: &Reader) -> Result<()> {
     let mut all = Vec::new();
     queries.read_rows(0, 1000.min(queries.shape().rows) as usize, &mut all)?;
-    let mut medians = Vec::new();
-    for with_payload in [false, true, false, true] {
-        let options = SearchOptions { k: K, with_payload, ..SearchOptions::default() };
-        let mut times = Vec::new();
-        for query in all.chunks_exact(points.specs().row_bytes()) {
-            let cpu = thread_cpu_ns();
-            points.search_with(query, &options)?;
-            times.push(thread_cpu_ns() - cpu);
-        }
-        times.sort_unstable();
-        medians.push(times[times.len() / 2] as f64 / 1000.0);
+    let usual = SearchOptions { k: K, ..SearchOptions::default() };
+    let with_payload = SearchOptions { with_payload: true, ..usual.clone() };
+    // The first ones find tables cold.
+    for options in [&usual, &with_payload] {
+        median_us(points, &all, options)?;
     }
-    println!("a search takes {:.1} us, with payloads of {K} results {:.1}", medians[2], medians[3]);
+    let [without, with] = [&usual, &with_payload].map(|options| median_us(points, &all, options));
+    println!("a search takes {:.1} us, with payloads of {K} results {:.1}", without?, with?);
+    for part in [2, 10, 100, 1000] {
+        let filter = Filter::from_where(&format!("n < {}", points.count()? / part))?.compile();
+        let options = SearchOptions { filter: Some(Arc::new(filter)), ..usual.clone() };
+        median_us(points, &all, &options)?;
+        println!("with a filter of one in {part} {:.1} us", median_us(points, &all, &options)?);
+    }
     Ok(())
+}
+
+/// The median of the processor time of searches for one query each.
+fn median_us(points: &Collection, all: &[u8], options: &SearchOptions) -> Result<f64> {
+    let mut times = Vec::new();
+    for query in all.chunks_exact(points.specs().row_bytes()) {
+        let cpu = thread_cpu_ns();
+        points.search_with(query, options)?;
+        times.push(thread_cpu_ns() - cpu);
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2] as f64 / 1000.0)
 }

@@ -179,6 +179,56 @@ fn the_background_keeps_segments_few_while_points_change() {
     );
 }
 
+fn wait_for_jobs(points: &Collection) {
+    let begin = std::time::Instant::now();
+    while !points.facts().unwrap().jobs.is_empty() {
+        assert!(begin.elapsed().as_secs() < 120, "{:?}", points.facts());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn segments_between_are_scanned_while_they_are_small() {
+    let spec = Spec { dim: 8, metric: Metric::L2, dtype: DType::U8, kind: Some(IndexKind::DiskGraph) };
+    // The largest segment, and what becomes of three checkpoints of 300 rows.
+    for (scanned_rows, others) in
+        [(1000, vec![(IndexKind::Flat, 900)]), (100, vec![(IndexKind::DiskGraph, 300); 3])]
+    {
+        let place = place();
+        let segments =
+            SegmentOptions { checkpoint_rows: 300, first_rows: 200, scanned_rows, ..busy_options().segments };
+        let options = Options { segments, ..options() };
+        let node = Node::open(place.path(), &options, &Quiet).unwrap();
+        let points = node.create_collection("points", spec).unwrap();
+        fill(&points, 0..16_000);
+        points.compact(&Quiet).unwrap();
+        for first in [16_000, 16_300, 16_600] {
+            fill(&points, first..first + 300);
+            wait_for_jobs(&points);
+        }
+        let kinds = |points: &Collection| -> Vec<_> {
+            points.facts().unwrap().segments.iter().map(|own| (own.kind.unwrap(), own.rows)).collect()
+        };
+        let (largest, found) = (kinds(&points)[0], kinds(&points)[1..].to_vec());
+        assert_eq!((largest, &found), ((IndexKind::DiskGraph, 16_000), &others));
+        assert!(recall(&points, 0.9) >= 0.88);
+        let search = |points: &Collection| points.search(&vectors(&spec, 9, 1), 10).unwrap();
+        let (hits, is_scanned) = (search(&points).hits, scanned_rows == 1000);
+        assert_eq!(search(&points).delta.codes > 0, is_scanned);
+        drop((points, node));
+        // Codes are made beside the first searches.
+        let node = Node::open(place.path(), &options, &Quiet).unwrap();
+        let points = node.collection("points").unwrap();
+        assert_eq!(search(&points).hits, hits);
+        wait_for_jobs(&points);
+        assert_eq!(search(&points).hits, hits);
+        assert_eq!(search(&points).delta.codes > 0, is_scanned);
+        points.delete(&(0..16_890).map(number).collect::<Vec<_>>()).unwrap();
+        assert_eq!(search(&points).hits[0].len(), 10);
+        node.verify("points").unwrap();
+    }
+}
+
 #[test]
 fn a_collection_whose_memory_is_full_makes_room_by_a_checkpoint() {
     let place = place();

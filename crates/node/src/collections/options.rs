@@ -75,6 +75,9 @@ pub struct SegmentOptions {
     pub checkpoint_bytes: u64,
     /// The same for a collection without segments, whose searches compare all points.
     pub first_rows: u64,
+    /// Most rows of a segment that is scanned, but for checkpoints. Building a graph of so many costs far more than the
+    /// searches that have it meanwhile gain.
+    pub scanned_rows: u64,
     /// Newer payloads of a segment from which on they are written into it, if one row in twenty has one.
     pub fold_payloads: u64,
     /// Checkpoints that may wait, before changes are refused.
@@ -97,6 +100,7 @@ impl Default for SegmentOptions {
             checkpoint_rows: 65_536,
             checkpoint_bytes: 16 << 20,
             first_rows: 16_000,
+            scanned_rows: 262_144,
             fold_payloads: 64,
             waiting_max: 4,
             in_background: true,

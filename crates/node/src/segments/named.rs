@@ -19,6 +19,7 @@ use stratann_core::delta::Shape;
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::{CacheBudget, Index, LeftRows, OpenOptions, Reserve};
 use stratann_engine::manifest::Manifest;
+use stratann_params::IndexKind;
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::{FileEntry, entry as file_entry, open_file};
 use stratann_storage::durable::write_synced;
@@ -170,6 +171,7 @@ impl IndexTables {
         }
         let places = entry.places.as_ref().map(|file| Places::read(&files, file, entry.rows));
         let places = places.transpose().map_err(missing)?;
+        let is_scanned = is_scanned && manifest.kind == IndexKind::Flat.name();
         let in_memory = if is_scanned { ScannedRows::bytes(&shape, entry.rows) } else { 0 };
         // The program is set aside once, for all segments.
         let index = manifest.planned_account(0).total() - Account::new().total();

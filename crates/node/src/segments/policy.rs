@@ -1,9 +1,9 @@
 //! Which segments are merged next.
 //!
-//! A checkpoint is a segment of level 0, which is scanned. Level 1 is between: a checkpoint becomes one soon, and those
-//! of similar size become a larger one. Level 2 is one segment that holds most rows. So each row is written a bounded
-//! number of times, and a query has few parts. Minor merges are those into level 1. They go on while the largest
-//! segment is merged, which takes long.
+//! A checkpoint is a segment of level 0, which is scanned. Level 1 is between: three checkpoints become one, or a single
+//! one with too many rows to be scanned; those of similar size become a larger one. Level 2 is one segment that holds
+//! most rows. So each row is written a bounded number of times, and a query has few parts. Minor merges are those into
+//! level 1. They go on while the largest segment is merged, which takes long.
 
 use std::ops::RangeInclusive;
 
@@ -15,6 +15,8 @@ const BETWEEN: u8 = 1;
 pub(crate) const LARGEST: u8 = 2;
 /// Segments of a level before they are merged, unless they have enough rows.
 const SEGMENTS_MAX: usize = 3;
+/// Segments that are scanned, and together too large for it, before they become one that is not.
+const SCANNED_MAX: usize = 6;
 /// The upper levels go into the largest segment when they have one in so many of its rows.
 const LARGEST_TIMES: u64 = 6;
 /// A segment is made again when one in so many of its rows is dead.
@@ -56,14 +58,14 @@ pub(crate) fn next_merge(all: &[Sized], rows_min: u64) -> Option<Level> {
     is_due.then(|| Level { segments: free(all, CHECKPOINT..=LARGEST), level: LARGEST })
 }
 
-/// The merge of segments other than the largest that is due; `None` while none is. Checkpoints with `scanned_max` rows
-/// or more do not wait for others.
+/// The merge of segments other than the largest that is due; `None` while none is. Checkpoints with more rows
+/// than `scanned_max` do not wait for others.
 pub(crate) fn next_minor_merge(all: &[Sized], rows_min: u64, scanned_max: u64) -> Option<Level> {
     if next_merge(all, rows_min).is_some() {
         return None;
     }
     let checkpoints = free(all, CHECKPOINT..=CHECKPOINT);
-    let are_enough = checkpoints.len() >= SEGMENTS_MAX || left(all, &checkpoints) >= scanned_max;
+    let are_enough = checkpoints.len() >= SEGMENTS_MAX || left(all, &checkpoints) > scanned_max;
     // Without a larger one, or one that is being made, they wait to become it.
     let is_first = all.iter().all(|own| own.is_free && own.level < LARGEST);
     if are_enough && !is_first {
@@ -74,7 +76,10 @@ pub(crate) fn next_minor_merge(all: &[Sized], rows_min: u64, scanned_max: u64) -
         return Some(Level { segments: vec![worn], level: BETWEEN });
     }
     let similar = similar(all);
-    (similar.len() >= SEGMENTS_MAX).then_some(Level { segments: similar, level: BETWEEN })
+    let is_scanned = left(all, &similar[..similar.len().min(1)]) <= scanned_max;
+    let becomes_graph = is_scanned && left(all, &similar) > scanned_max;
+    let count_min = if becomes_graph { SCANNED_MAX } else { SEGMENTS_MAX };
+    (similar.len() >= count_min).then_some(Level { segments: similar, level: BETWEEN })
 }
 
 /// The smallest segments between of similar size: the next one has no more rows than those before it together, or than
@@ -188,6 +193,12 @@ mod tests {
         let three =
             [taken(9_000_000), sized(1, 70_000), sized(1, 200_000), sized(1, 60_000), sized(1, 50_000)];
         assert_eq!(minor(&three), Some(vec![4, 3, 1]), "a larger one would be written too often");
+        let scanned = |count| {
+            let mut all = vec![taken(9_000_000)];
+            all.extend(std::iter::repeat_n(sized(1, 60_000), count));
+            next_minor_merge(&all, ROWS_MIN, 100_000).map(|next| next.segments.len())
+        };
+        assert_eq!([2, 3, 5, 6].map(scanned), [None, None, None, Some(6)], "a graph is made of many");
         let two = [taken(9_000_000), sized(1, 200_000), sized(1, 60_000), sized(1, 60_000)];
         assert_eq!(minor(&two), None);
     }

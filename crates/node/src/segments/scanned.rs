@@ -1,7 +1,10 @@
 //! The rows of a checkpoint in memory, compared by codes in coarse lists as points in memory are.
 //!
 //! A checkpoint is an index that scans all of its vectors, and a query has several of them beside the larger segments.
-//! So its rows stay in memory until a merge takes them, with codes and lists of their own.
+//! So its rows stay in memory until a merge into the largest takes them, with codes and lists of their own. Making these
+//! takes most of the time of opening, so they are made beside the first searches, which compare all vectors.
+
+use std::sync::OnceLock;
 
 use stratann_core::delta::{
     Coarse, Effort, LISTS_MAX, Lists, PROBE_RESULTS, Points, Pushing, Query, SAMPLE_OF_LIST, Scanned, Shape,
@@ -11,7 +14,7 @@ use stratann_core::sieve::Sieve;
 use stratann_engine::index::Index;
 use stratann_kernel::Metric;
 use stratann_kernel::distance::{Exact, inverse_norm};
-use stratann_storage::{Quiet, Result};
+use stratann_storage::{Progress, Quiet, Result};
 
 use super::nearest::{Candidate, KSmallest};
 
@@ -20,13 +23,19 @@ const LISTS: usize = LISTS_MAX;
 /// Rows that show how far results are from their lists.
 const PROBES: usize = 128;
 
+/// Up to this share of the rows that are left, their vectors are compared without codes.
+const FEW_SHARE: f64 = 1.0 / 16.0;
+/// Rows of which codes are made before one looks for an interruption.
+const CODED_AT_ONCE: usize = 1024;
+
 /// Rows in memory, by their numbers.
 pub(crate) struct ScannedRows {
     shape: Shape,
     vectors: Vec<u8>,
     /// One for each row under cosine, else none.
     inverse_norms: Vec<f32>,
-    lists: Lists,
+    /// Nothing where vectors have no codes, as all of them have no direction.
+    lists: OnceLock<Option<Lists>>,
 }
 
 /// What is wanted of the rows of a checkpoint.
@@ -53,14 +62,19 @@ pub(crate) struct FoundRows {
 }
 
 impl ScannedRows {
-    /// Memory of so many rows, bytes.
-    pub(crate) fn bytes(shape: &Shape, rows: u64) -> u64 {
-        let row = (shape.dim * shape.dtype.size() + 4) as u64 + row_bytes(shape.dim);
-        rows * row + Coarse::bytes(shape.dim, LISTS) + Lists::bytes(shape.dim, LISTS)
+    /// Memory of a row, bytes.
+    pub(crate) fn row_bytes(shape: &Shape) -> u64 {
+        (shape.dim * shape.dtype.size() + 4) as u64 + row_bytes(shape.dim)
     }
 
-    /// Reads the rows of an index into memory; `None` for one whose ids are not the numbers of its rows, or whose
-    /// vectors have no codes.
+    /// Memory of so many rows, bytes.
+    pub(crate) fn bytes(shape: &Shape, rows: u64) -> u64 {
+        rows * ScannedRows::row_bytes(shape)
+            + Coarse::bytes(shape.dim, LISTS)
+            + Lists::bytes(shape.dim, LISTS)
+    }
+
+    /// Reads the rows of an index into memory; `None` for one whose ids are not the numbers of its rows.
     ///
     /// # Errors
     /// `Corrupt` and `Io`.
@@ -76,42 +90,68 @@ impl ScannedRows {
                 None => is_numbered = false,
             }
         })?;
-        let step = rows.div_ceil(LISTS * SAMPLE_OF_LIST).max(1);
-        let sample: Vec<u8> = vectors.chunks_exact(row_bytes).step_by(step).flatten().copied().collect();
-        let Some(coarse) = Coarse::of_sample(shape, &sample, LISTS).filter(|_| is_numbered) else {
-            return Ok(None);
-        };
-        let mut lists = Lists::new(coarse.into());
-        let mut pushing = Pushing::default();
-        for (vector, row) in vectors.chunks_exact(row_bytes).zip(0..) {
-            lists.push(vector, row, &mut pushing);
-        }
         let norm = |vector| inverse_norm(shape.dtype, vector);
         let inverse_norms = match shape.metric {
             Metric::Cosine => vectors.chunks_exact(row_bytes).map(norm).collect(),
             _ => Vec::new(),
         };
+        Ok(is_numbered.then(|| ScannedRows { shape, vectors, inverse_norms, lists: OnceLock::new() }))
+    }
+
+    /// Whether [`make_codes`](Self::make_codes) is still to come.
+    pub(crate) fn lacks_codes(&self) -> bool {
+        self.lists.get().is_none()
+    }
+
+    /// Makes the codes and lists of all rows, unless they are there.
+    ///
+    /// # Errors
+    /// An interruption.
+    pub(crate) fn make_codes(&self, progress: &dyn Progress) -> Result<()> {
+        if self.lacks_codes() {
+            let lists = self.coded(progress)?;
+            // Whoever was faster has made the same ones.
+            let _ = self.lists.set(lists);
+        }
+        Ok(())
+    }
+
+    fn coded(&self, progress: &dyn Progress) -> Result<Option<Lists>> {
+        let row_bytes = self.shape.dim * self.shape.dtype.size();
+        let rows = self.vectors.len() / row_bytes;
+        let step = rows.div_ceil(LISTS * SAMPLE_OF_LIST).max(1);
+        let sample: Vec<u8> = self.vectors.chunks_exact(row_bytes).step_by(step).flatten().copied().collect();
+        let Some(coarse) = Coarse::of_sample(self.shape, &sample, LISTS) else { return Ok(None) };
+        let mut lists = Lists::new(coarse.into());
+        let mut pushing = Pushing::default();
+        for (some, first) in self.vectors.chunks(CODED_AT_ONCE * row_bytes).zip((0..).step_by(CODED_AT_ONCE))
+        {
+            progress.check_interrupted()?;
+            for (vector, row) in some.chunks_exact(row_bytes).zip(first..) {
+                lists.push(vector, row, &mut pushing);
+            }
+        }
         lists.pack();
-        let mut all = ScannedRows { shape, vectors, inverse_norms, lists };
-        all.learn(rows);
-        Ok(Some(all))
+        self.learn(&mut lists);
+        Ok(Some(lists))
     }
 
     /// Learns from some rows how the nearest of each are found.
-    fn learn(&mut self, rows: usize) {
+    fn learn(&self, lists: &mut Lists) {
+        let rows = lists.rows() as usize;
         let left = Sieve::all(rows as u32);
         for row in (0..rows).step_by((rows / PROBES).max(1)) {
-            let Some(vector) = self.vector(row).map(<[u8]>::to_vec) else { return };
+            let Some(vector) = self.vector(row) else { return };
             let mut query = Query::default();
             let wanted = WantedRows { left: &left, k: PROBE_RESULTS, recall: 1.0, bound: f32::INFINITY };
-            let mut nearest = Nearest::of(self, &vector, &wanted);
+            let mut nearest = Nearest::of(self, vector, &wanted);
             nearest.skip = Some(row as u64);
-            let effort = Effort { recall: 1.0, k: PROBE_RESULTS };
-            self.lists.search(&mut query, &vector, effort, &mut nearest);
+            let effort = Effort { recall: 1.0, k: PROBE_RESULTS, share: 1.0 };
+            lists.search(&mut query, vector, effort, &mut nearest);
             let found = nearest.into_sorted();
             let results: Vec<(f32, u32)> = found.iter().map(|found| (found.distance, found.list)).collect();
             if results.len() == PROBE_RESULTS {
-                self.lists.learn(&query, &results);
+                lists.learn(&query, &results);
             }
         }
     }
@@ -124,8 +164,16 @@ impl ScannedRows {
     /// The nearest rows of a query.
     pub(crate) fn search(&self, vector: &[u8], wanted: &WantedRows<'_>, query: &mut Query) -> FoundRows {
         let mut nearest = Nearest::of(self, vector, wanted);
-        let effort = Effort { recall: wanted.recall, k: wanted.k };
-        let scanned = self.lists.search(query, vector, effort, &mut nearest);
+        let rows = self.vectors.len() / (self.shape.dim * self.shape.dtype.size());
+        let share = f64::from(wanted.left.count()) / rows.max(1) as f64;
+        let effort = Effort { recall: wanted.recall, k: wanted.k, share };
+        let scanned = match self.lists.get() {
+            Some(Some(lists)) if share > FEW_SHARE => lists.search(query, vector, effort, &mut nearest),
+            _ => {
+                wanted.left.iter().for_each(|row| _ = nearest.score(0, row.into()));
+                Scanned::default()
+            }
+        };
         let distances = nearest.distances;
         let rows = nearest.into_sorted().into_iter().map(|found| (found.distance, found.name)).collect();
         FoundRows { rows, scanned, distances }

@@ -20,6 +20,8 @@ use super::ids::{IdTable, Place};
 use super::layout::SegmentEntry;
 use super::named::{IndexTables, NamedIndex, damaged, missing};
 use super::payloads::{self, Indexing, Payloads};
+use super::policy::LARGEST;
+use super::scanned::ScannedRows;
 use crate::rows::ExternalId;
 
 /// Most searches that warm a segment.
@@ -192,6 +194,28 @@ impl Segment {
     pub(crate) fn opening_bytes(folder: &Path, entry: &SegmentEntry, vectors: &VectorShapes) -> Result<u64> {
         let Tables { bytes, resident, .. } = Tables::read(folder, entry, vectors)?;
         Ok(bytes + resident)
+    }
+
+    /// Memory of a row that is scanned, bytes.
+    pub(crate) fn scanned_row_bytes(shape: &Shape) -> u64 {
+        ScannedRows::row_bytes(shape)
+    }
+
+    /// Whether rows in memory have no codes yet, so that searches compare all of them.
+    pub(crate) fn lacks_codes(&self) -> bool {
+        self.scanned_rows().any(ScannedRows::lacks_codes)
+    }
+
+    /// Makes codes of the rows in memory that have none.
+    ///
+    /// # Errors
+    /// An interruption.
+    pub(crate) fn make_codes(&self, progress: &dyn Progress) -> Result<()> {
+        self.scanned_rows().try_for_each(|rows| rows.make_codes(progress))
+    }
+
+    fn scanned_rows(&self) -> impl Iterator<Item = &ScannedRows> {
+        self.indexes.iter().flatten().filter_map(|own| own.scanned.as_ref())
     }
 
     /// Memory that it has.
@@ -485,7 +509,7 @@ impl Tables {
             let shape = vectors.shapes.get(own.name).copied();
             let shape =
                 shape.ok_or_else(|| damaged(folder, "it has vectors of a name that does not exist"))?;
-            indexes.push(IndexTables::read(folder, (&own, shape), entry.level == 0)?);
+            indexes.push(IndexTables::read(folder, (&own, shape), entry.level < LARGEST)?);
         }
         open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
         let ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;

@@ -29,6 +29,7 @@ pub fn busy_options() -> Options {
     let segments = SegmentOptions {
         checkpoint_rows: 25,
         first_rows: 20,
+        scanned_rows: 60,
         fold_payloads: 3,
         waiting_max: 1000,
         in_background: true,

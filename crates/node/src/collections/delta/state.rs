@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
+use stratann_storage::Progress;
 
 use super::block::{Block, Content, RowBits, memory_bytes};
 use super::groups::{NameLists, Renamed};
@@ -190,6 +191,14 @@ impl State {
     /// Checkpoints that no merge has taken yet.
     pub(crate) fn checkpoints(&self) -> usize {
         self.segments.iter().filter(|own| own.segment.entry.level == 0).count()
+    }
+
+    /// Makes codes of the rows of segments in memory that have none.
+    ///
+    /// # Errors
+    /// An interruption.
+    pub(crate) fn make_codes(&self, progress: &dyn Progress) -> stratann_storage::Result<()> {
+        self.segments.iter().try_for_each(|own| own.segment.make_codes(progress))
     }
 
     /// What the rows say of the segments.

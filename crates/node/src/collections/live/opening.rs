@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use stratann_core::sieve::Sieve;
 use stratann_params::IndexKind;
+use stratann_storage::Quiet;
 
 use super::chosen::{Taken, sized, to_fold};
 use super::jobs::Job;
@@ -244,7 +245,11 @@ fn open_segments(
             Some(own) => own.segment.clone(),
             None => {
                 let folder = folder_of(&folder, entry.number);
-                Arc::new(Segment::open(&folder, entry, (&shapes, room))?)
+                let segment = Segment::open(&folder, entry, (&shapes, room))?;
+                if !shared.options.in_background {
+                    segment.make_codes(&Quiet)?;
+                }
+                Arc::new(segment)
             }
         };
         if let Some(left) = shared.salvaged.get(&(slot.id, entry.number)) {
@@ -309,7 +314,8 @@ impl Slot {
         {
             shared.jobs.ask(shared, self, Job::Merge);
         }
-        if minor_due(shared, &self.specs, state, &Taken::new()).is_some() {
+        let lacks_codes = state.segments.iter().any(|own| own.segment.lacks_codes());
+        if lacks_codes || minor_due(shared, &self.specs, state, &Taken::new()).is_some() {
             shared.jobs.ask(shared, self, Job::MinorMerge);
         }
     }
@@ -323,8 +329,8 @@ pub(super) fn due(shared: &Shared, state: &State, taken: &Taken) -> Option<Level
 /// The minor merge of a state that is due. A checkpoint of a `flat` collection is of its kind.
 pub(super) fn minor_due(shared: &Shared, specs: &Specs, state: &State, taken: &Taken) -> Option<Level> {
     let is_flat = specs.iter().all(|own| own.spec.kind == Some(IndexKind::Flat));
-    let rows_min = if is_flat { u64::MAX } else { shared.options.first_rows };
-    next_minor_merge(&sizes(state, taken), shared.options.first_rows, rows_min)
+    let scanned_max = if is_flat { u64::MAX } else { shared.scanned_rows(specs) };
+    next_minor_merge(&sizes(state, taken), shared.options.first_rows, scanned_max)
 }
 
 fn sizes(state: &State, taken: &Taken) -> Vec<Sized> {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use stratann_core::sieve::Sieve;
+use stratann_params::IndexKind;
 use stratann_storage::{ErrorKind, Progress};
 
 use super::chosen::{Chosen, Taken, changed, died, sized, to_fold};
@@ -18,7 +19,7 @@ use crate::collections::error::{Error, Kind, Result};
 use crate::collections::point::{Manifest, Place, PointBytes};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Curves, Layout, Merged, Newer, Overlay, Point, Segment, Source, Unfinished, folder_of,
+    self, Curves, LARGEST, Layout, Merged, Newer, Overlay, Point, Segment, Source, Unfinished, folder_of,
 };
 
 /// Checkpoints that are not merged, at most: each is a part that every query searches.
@@ -150,7 +151,7 @@ impl Slot {
         if points.is_empty() {
             return Ok(None);
         }
-        let making = self.making(shared, (number, 0), &|_| (Some(stratann_params::IndexKind::Flat), None))?;
+        let making = self.making(shared, (number, 0), &|_| (Some(IndexKind::Flat), None))?;
         let folder = folder_of(&shared.folder_of(self.id), number);
         let are_many = |live: &Arc<Live>| live.delta.state().rows() > shared.options.full_rows() / 2;
         let live = self.opened();
@@ -160,7 +161,9 @@ impl Slot {
         beside_searches(is_urgent, || {
             let entry = segments::from_points(&folder, &points, &making, progress)?;
             self.indexes_built.fetch_add(1, Ordering::Relaxed);
-            self.open_segment(shared, &entry, replaces).map(Some)
+            let segment = self.open_segment(shared, &entry, replaces)?;
+            segment.make_codes(progress)?;
+            Ok(Some(segment))
         })
     }
 
@@ -176,8 +179,11 @@ impl Slot {
         self.reindex(shared, progress)
     }
 
-    /// Merges segments other than the largest as long as some are due.
+    /// Makes codes that an opening left out, and merges segments other than the largest as long as some are due.
     pub(crate) fn minor_merge_due(self: &Arc<Slot>, shared: &Shared, progress: &dyn Progress) -> Result<()> {
+        if let Some(live) = self.opened() {
+            live.delta.state().make_codes(progress)?;
+        }
         let choose = |state: &State, taken: &Taken| {
             minor_due(shared, &self.specs, state, taken).map(|next| Chosen::level(next, state))
         };
@@ -199,7 +205,8 @@ impl Slot {
             // Whatever a minor merge has taken would be left.
             drop(self.running(Job::MinorMerge));
             let is_merged = self.merge_next(shared, (Job::Merge, progress), |state, taken| {
-                let is_whole = |own: &SegmentState| sized(own).dead == 0 && own.segment.entry.level > 0;
+                let is_whole =
+                    |own: &SegmentState| sized(own).dead == 0 && own.segment.entry.level == LARGEST;
                 match &state.segments[..] {
                     [] => None,
                     [one] if is_whole(one) => (one.overlay.count() > 0).then(|| Chosen::fold(one)),
@@ -228,7 +235,6 @@ impl Slot {
         choose: impl Fn(&State, &Taken) -> Option<Chosen>,
     ) -> Result<bool> {
         shared.check_writable()?;
-        let _alone = shared.merging_alone();
         let _running = self.running(job);
         let (chosen, is_fold, level, number) = {
             let mut turn = self.turn();
@@ -249,7 +255,9 @@ impl Slot {
                 }
             }
         };
-        let made = self.merge_of(shared, (&chosen, is_fold), (level, number), progress);
+        let alone = shared.merging_alone(progress);
+        let made =
+            alone.and_then(|_alone| self.merge_of(shared, (&chosen, is_fold), (level, number), progress));
         let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
         if made.is_ok() {
             chosen.iter().for_each(|own| own.segment.set_obsolete());
@@ -285,7 +293,12 @@ impl Slot {
         progress: &dyn Progress,
     ) -> Result<Option<Merged>> {
         let state = self.live(shared)?.delta.state();
+        let rows: u64 = sources.iter().map(|own| u64::from(own.left.count())).sum();
+        let is_scanned = level < LARGEST && rows <= shared.scanned_rows(&self.specs);
         let making = self.making(shared, (number, level), &|of| {
+            if is_scanned {
+                return (Some(IndexKind::Flat), None);
+            }
             let largest = state.segments.iter().max_by_key(|own| own.segment.rows_with(of.name));
             (of.spec.kind, largest.and_then(|own| Curves::of(&own.segment, of.name)))
         })?;
@@ -322,7 +335,10 @@ impl Slot {
         let segment = merged.as_ref().map(|merged| self.open_beside(shared, &merged.entry, replaces));
         let segment = segment.transpose()?.flatten();
         let cached = chosen.iter().map(|own| own.segment.cached_bytes()).sum();
-        segment.iter().try_for_each(|segment| segment.warm(cached, progress))?;
+        segment.iter().try_for_each(|segment| {
+            segment.make_codes(progress)?;
+            segment.warm(cached, progress)
+        })?;
         // Most rows that died are written while changes go on.
         let state = self.live(shared)?.delta.state();
         let early = merged.as_ref().map(|merged| died(&sources, merged, &state)).unwrap_or_default();
