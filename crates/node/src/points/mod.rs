@@ -9,4 +9,4 @@ mod spool;
 mod temporary;
 
 pub use open::{Matching, Points};
-pub use spool::{Spool, SpooledPoints};
+pub use spool::{Spool, SpooledPoints, check_kind};
