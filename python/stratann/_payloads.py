@@ -21,6 +21,12 @@ PointFilter = Union[Condition, Mapping[str, Any], str]
 #: Kinds of indexes of each field: one name, or a list of names.
 Schema = Mapping[str, Union[FieldIndex, Sequence[FieldIndex]]]
 
+#: Why a search with both is refused.
+NOT_TOGETHER = (
+    "only and without do not go with filter, with_payload, and ids that are no numbers; use the condition has_id of "
+    "filter"
+)
+
 _COMPACT = (",", ":")
 
 

@@ -1,5 +1,6 @@
 """Builds that keep ids of any form and payloads: of arrays, and of files as the program has them."""
 
+import contextlib
 import json
 import subprocess
 import uuid
@@ -10,6 +11,7 @@ from conftest import brute_force, vectors
 from folders import program
 
 import stratann
+from stratann.filters import Field
 
 ROWS, DIM = 300, 8
 IDS = {
@@ -54,6 +56,46 @@ def check(path, base, form, schema):
         assert list(found.unindexed) == [] if schema else len(found.unindexed) == 2
         alone = index.search(base[:3], k=1, recall=1)
         assert alone.ids[:, 0].tolist() == own[:3]
+
+
+@contextlib.contextmanager
+def served(path):
+    """A client of a server of an index."""
+    command = [program(), "serve", "--json", "--until-eof", "--index", str(path), "--http", "127.0.0.1:0"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, text=True, **pipes)
+    try:
+        with stratann.connect(json.loads(process.stdout.readline())["http"]) as client:
+            yield client
+    finally:
+        process.communicate()
+
+
+@pytest.mark.parametrize("form", IDS)
+def test_servers_answer_as_the_open_index_does(tmp_path, base, form):
+    stratann.build(base, tmp_path / "i", "disk-graph", ids=IDS[form], payload=PAYLOAD, schema={"brand": "keyword"})
+    queries = vectors(4, 70, DIM)
+    with stratann.open(tmp_path / "i") as index, served(tmp_path / "i") as client:
+        for more in [
+            {"filter": "price < 20 and brand = 'x'", "with_payload": True},
+            {"filter": Field("brand") == "y", "indexed_only": True},
+            {"filter": {"must": [{"key": "price", "range": {"lt": 5}}]}},
+            {"with_payload": True},
+            {},
+        ]:
+            here, there = (own.search(queries, k=5, recall=1, **more) for own in (index, client))
+            assert there.ids.tolist() == here.ids.tolist() and there.ids.dtype == here.ids.dtype
+            assert there.payloads == here.payloads and list(there.unindexed) == list(here.unindexed)
+            np.testing.assert_allclose(there.distances, here.distances, rtol=1e-6)
+        for own in (index, client):
+            for wrong, why in [
+                ({"filter": "price <"}, "where text"),
+                ({"filter": "price < 3", "indexed_only": True}, "price"),
+                ({"indexed_only": True}, "no use"),
+                ({"filter": "price < 3", "only": [1]}, "has_id"),
+            ]:
+                with pytest.raises(stratann.InputError, match=why):
+                    own.search(queries, **wrong)
 
 
 @pytest.mark.parametrize("form", IDS)

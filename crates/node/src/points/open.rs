@@ -63,6 +63,16 @@ impl Points {
         memory(&self.ids, self.payloads.as_ref()) + u64::from(self.rows) / 8
     }
 
+    /// Whether all ids are numbers, by which the index itself knows its rows.
+    pub fn has_numbers(&self) -> bool {
+        self.facts.has_numbers()
+    }
+
+    /// Rows of the index, deleted ones included.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
     /// Indexes of fields.
     pub fn schema(&self) -> Schema {
         self.payloads.as_ref().map(Payloads::schema).unwrap_or_default()
