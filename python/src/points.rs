@@ -70,9 +70,10 @@ fn check_count(
 ) -> PyResult<()> {
     let rows = reader.shape().rows;
     match given {
-        Some(given) if given as u64 != rows => {
-            Err(error::input(py, &format!("there are {rows} rows and {given} {what}; pass {one} for each row")))
-        }
+        Some(given) if given as u64 != rows => Err(error::input(
+            py,
+            &format!("there are {rows} rows and {given} {what}; pass {one} for each row"),
+        )),
         _ => Ok(()),
     }
 }
@@ -117,7 +118,8 @@ fn copied(
         reader.read_rows(first, count, &mut bytes)?;
         let own = first as usize..first as usize + count;
         let given = payloads.get(own.clone()).unwrap_or_default();
-        let given: Vec<Option<Vec<u8>>> = given.iter().map(|own| own.as_deref().map(<[u8]>::to_vec)).collect();
+        let given: Vec<Option<Vec<u8>>> =
+            given.iter().map(|own| own.as_deref().map(<[u8]>::to_vec)).collect();
         spool.push(ids.map(|ids| ids.get(own).unwrap_or_default()), &bytes, &given)?;
         first += count as u64;
         progress.advance(count as u64);

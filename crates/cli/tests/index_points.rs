@@ -341,7 +341,8 @@ fn request(shop: &Shop, queries: usize, more: &Value) -> Value {
 fn a_server_answers_filters_with_ids_of_every_form_and_payloads() {
     let cheap = |row: usize| row % 10 != 9 && price(row) < 12.0;
     let both = r#"{"must": [{"key": "price", "range": {"lt": 12}}]}"#;
-    for (ids, kind) in [Ids::Numbers, Ids::Strings, Ids::Uuids].into_iter().zip(["disk-graph", "flat", "hybrid-ivf"])
+    for (ids, kind) in
+        [Ids::Numbers, Ids::Strings, Ids::Uuids].into_iter().zip(["disk-graph", "flat", "hybrid-ivf"])
     {
         let shop = Shop::new(ids);
         let index = shop.build("i", kind, &["--set", "brand=keyword"]);
@@ -374,11 +375,13 @@ fn a_server_answers_filters_with_ids_of_every_form_and_payloads() {
             assert_eq!(reply.get("any_ids").is_some(), !matches!(ids, Ids::Numbers));
         }
         // As parameters of a URL, and without a filter.
-        let rows: Vec<u8> =
-            shop.data.query_rows[0].iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+        let rows: Vec<u8> = shop.data.query_rows[0].iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
         for (more, matches) in [
             ("&where=brand+%3D+%27acme%27&indexed_only=true&with_payload=true", true),
-            ("&filter=%7B%22must%22:[%7B%22key%22:%22brand%22,%22match%22:%7B%22value%22:%22acme%22%7D%7D]%7D", true),
+            (
+                "&filter=%7B%22must%22:[%7B%22key%22:%22brand%22,%22match%22:%7B%22value%22:%22acme%22%7D%7D]%7D",
+                true,
+            ),
             ("", false),
         ] {
             let (status, reply) = post(server.address(), &format!("/v1/search?k=5&recall=1{more}"), &rows);

@@ -183,7 +183,9 @@ impl<'a> RequestFields<'a> {
         let number = || text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Whole);
         let value = match name {
             "timeout_ms" => number(),
-            "partial" | "indexed_only" | "with_payload" => text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Flag),
+            "partial" | "indexed_only" | "with_payload" => {
+                text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Flag)
+            }
             "cached" | "filter" | "where" => Value::Text(text),
             _ => match named(scope.stages, name).next() {
                 Some((_, param)) => {

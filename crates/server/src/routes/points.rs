@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use serde::{Serialize, Serializer};
 use stratann_engine::serve::Server;
 use stratann_node::collections::PayloadJson;
-use stratann_node::points::Points;
+use stratann_node::points::{Points, Spend};
 use stratann_node::rows::ExternalId;
-use stratann_storage::Result as StorageResult;
 use stratann_storage::names::BuildId;
+use stratann_storage::{Error, Result as StorageResult};
 
 use super::FrontState;
 use super::filters::rejection;
@@ -92,10 +92,7 @@ enum Ids {
     Any(Vec<ExternalId>),
 }
 
-fn as_json<S: Serializer>(
-    payloads: &Option<Vec<Option<Vec<u8>>>>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn as_json<S: Serializer>(payloads: &Option<Vec<Option<Vec<u8>>>>, serializer: S) -> Result<S::Ok, S::Error> {
     let all = payloads.iter().flatten();
     serializer.collect_seq(all.map(|own| own.as_deref().map(PayloadJson)))
 }
@@ -108,33 +105,42 @@ pub(super) async fn found(
     memory: &mut RequestMemory,
 ) -> Result<Reply<Answered<FoundPoints>>, Rejection> {
     let Reply { answers, unindexed, server, params, filter, cached, error, .. } = reply;
-    let mut taken = 0;
-    let mut one = |found: Found| {
-        let (own, bytes) = with_points(found, points, with_payload).map_err(|e| rejection(&e))?;
-        taken += bytes;
-        // As they were read, and as a part of the reply.
-        reserve(shared, (2 * bytes, 2 * taken), memory)?;
-        Ok(own)
+    let (mut taken, mut refused) = (0, None);
+    // As they were read, and as a part of the reply.
+    let mut spend = |bytes: usize| {
+        taken += 2 * bytes;
+        reserve(shared, (2 * bytes, taken), memory).map_err(|why| {
+            let error = Error::budget(&*why.error);
+            refused = Some(why);
+            error
+        })
     };
+    let mut one = |found: Found| with_points(found, points, with_payload, &mut spend);
     // Payloads are on the disk.
     let answers = shared.work(LONG_BYTES + 1, || {
         let each = answers.into_iter().map(|answer| match answer {
             Answered::Found(found) => one(found).map(Answered::Found),
             Answered::Failed(failed) => Ok(Answered::Failed(failed)),
         });
-        each.collect::<Result<Vec<_>, Rejection>>()
+        each.collect::<StorageResult<Vec<_>>>()
     });
-    let (answers, any_ids) = (answers.await?, !points.has_numbers());
+    let answers = answers.await.map_err(|e| refused.unwrap_or_else(|| rejection(&e)))?;
+    let any_ids = !points.has_numbers();
     Ok(Reply { answers, any_ids, unindexed, server, params, filter, cached, error })
 }
 
-/// The points of an answer, and the bytes of their payloads and strings.
-fn with_points(found: Found, points: &Points, with_payload: bool) -> StorageResult<(FoundPoints, usize)> {
+/// The points of an answer. `spend` is asked for the bytes of payloads and of strings.
+fn with_points(
+    found: Found,
+    points: &Points,
+    with_payload: bool,
+    spend: Spend<'_>,
+) -> StorageResult<FoundPoints> {
     let Found { ids, distances, partial, lost_parts, latency_us, per_query } = found;
     let results = ids.iter().copied().zip(distances.iter().copied());
-    let hits = points.hits(results, with_payload)?;
+    let hits = points.hits_within(results, if with_payload { Some(&mut *spend) } else { None })?;
     let text = |id: &ExternalId| if let ExternalId::Text(text) = id { text.len() } else { 0 };
-    let bytes = hits.iter().map(|hit| text(&hit.id) + hit.payload.as_ref().map_or(0, Vec::len)).sum();
+    spend(hits.iter().map(|hit| text(&hit.id)).sum())?;
     let (mut own, mut payloads) = (Vec::with_capacity(hits.len()), Vec::new());
     for hit in hits {
         own.push(hit.id);
@@ -142,7 +148,7 @@ fn with_points(found: Found, points: &Points, with_payload: bool) -> StorageResu
     }
     let ids = if points.has_numbers() { Ids::Numbers(ids) } else { Ids::Any(own) };
     let payloads = with_payload.then_some(payloads);
-    Ok((FoundPoints { ids, payloads, distances, partial, lost_parts, latency_us, per_query }, bytes))
+    Ok(FoundPoints { ids, payloads, distances, partial, lost_parts, latency_us, per_query })
 }
 
 /// Reserves memory for so many bytes of a reply, which has some in all.

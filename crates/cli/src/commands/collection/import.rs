@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use stratann_import::{Columns, FileRows, Rows as FileBatch, VectorColumn, Wanted, open, shapes_of};
 use stratann_import::spool::begin_stage;
+use stratann_import::{Columns, FileRows, Rows as FileBatch, VectorColumn, Wanted, open, shapes_of};
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{
     Collection, Condition, GivenVectors, MemoryLimits, NamedSpec, Node, Spec, Specs,
