@@ -430,9 +430,9 @@ fn a_server_of_vectors_alone_and_one_without_room_say_so() {
         assert!(status == 400 && reply["error"].as_str().unwrap().contains("no payloads"), "{reply:#}");
     }
     let small = Running::serve(&index, &["--http-memory", "64KiB"]);
-    let body = request(&shop, 20, &value!({ "k": 600, "recall": 0.9, "with_payload": true })).to_string();
+    let body = request(&shop, 1, &value!({ "k": 600, "with_payload": true })).to_string();
     let (status, reply) = post_as(small.address(), "/v1/search", ("application/json", body.as_bytes()));
-    assert_eq!(status, 400, "{reply:#}");
+    assert_eq!((status, &reply["code"]), (400, &value!("reply_too_long")), "{reply:#}");
     let path = file_of(&index, "payloads.bin");
     std::fs::remove_file(&path).unwrap();
     let error = refused(&["serve", "--index", arg(&index), "--http", "127.0.0.1:0", "--until-eof"], 1);

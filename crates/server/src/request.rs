@@ -540,6 +540,12 @@ mod tests {
             (r#"{"queries":[[1,2]],"only":[[1],[2]]}"#, "only has 2 lists of ids for 1 queries"),
             (r#"{"queries":[[1,2]],"without":[-1]}"#, "without: -1 is no id"),
             (r#"{"queries":[[1,2]],"onyl":[1]}"#, "no parameter onyl"),
+            (r#"{"queries":[[1,2]],"where":"a ="}"#, "column"),
+            (r#"{"queries":[[1,2]],"filter":{"most":[]}}"#, "most"),
+            (r#"{"queries":[[1,2]],"filter":{},"where":"a = 1"}"#, "both filter and where"),
+            (r#"{"queries":[[1,2]],"filter":{},"only":[1]}"#, "has_id"),
+            (r#"{"queries":[[1,2]],"filter":null,"indexed_only":true}"#, "no use without a filter"),
+            (r#"{"queries":[[1,2]],"with_payload":"yes"}"#, "use true or false"),
             (r#"{"queries":[[1,2]],"timeout_ms":0}"#, "timeout_ms is 0"),
             (r#"{"queries":[[1,2]],"timeout_ms":60001}"#, "give 1 to 60000"),
             (r#"{"queries":[[1,2]],"k":18446744073709551615}"#, "use 1 to 16384"),
@@ -583,6 +589,9 @@ mod tests {
             (vec![0; 8], "queries=1", "URL"),
             (vec![0; 8], "k=1&k=2", "duplicate field"),
             (vec![0; 8], "only=1&without=2", "both given"),
+            (vec![0; 8], "filter=%7B", "filter is no JSON"),
+            (vec![0; 8], "where=a+%3D", "column"),
+            (vec![0; 8], "where=a+%3D+1&indexed_only=7", "use true or false"),
             (vec![0; 8], "only=1,-2", "only: -2 is no id"),
         ] {
             let error = from_octets(body, url, &shape, &Limits::default()).unwrap_err();
