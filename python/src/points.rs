@@ -24,13 +24,26 @@ const ARRAY: &str = "base";
 /// Rows that are copied at once.
 const ROWS_AT_ONCE: usize = 4096;
 
-/// Points as the Python half passes them.
-#[derive(FromPyObject)]
+/// Points as the Python half passes them: a tuple of four, or of three.
 pub(crate) enum PyPoints<'py> {
     /// A file: its path, its columns of ids and of vectors, and those of payloads; `None` for all.
     File(PathBuf, Option<String>, Option<String>, Option<Vec<String>>),
     /// Vectors, with an id and a payload as JSON for each row.
     Rows(Vectors<'py>, Option<Vec<PyId>>, Option<Vec<Option<PyBackedBytes>>>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for PyPoints<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<PyPoints<'py>> {
+        // Each by itself, so that the error of a wrong id stays as it is.
+        if object.len()? == 4 {
+            let (path, ids, vectors, payload) = object.extract()?;
+            return Ok(PyPoints::File(path, ids, vectors, payload));
+        }
+        let (vectors, ids, payloads) = object.extract()?;
+        Ok(PyPoints::Rows(vectors, ids, payloads))
+    }
 }
 
 /// Points that are not read yet.

@@ -169,6 +169,7 @@ MISTAKES = {
     "ids of another length": ({"payload": PAYLOAD, "ids": ["a"]}, "300 rows and 1 ids"),
     "ids of strings alone": ({"ids": IDS["strings"]}, "payload=False"),
     "an id twice": ({"payload": PAYLOAD, "ids": ["a"] * ROWS}, "rows 0 and 1 of base have the same id a"),
+    "an empty id": ({"payload": PAYLOAD, "ids": [""] * ROWS}, "empty"),
     "ids that are none": ({"payload": PAYLOAD, "ids": [1.5] * ROWS}, "1.5 is no id"),
     "a kind of index that is none": ({"payload": PAYLOAD, "schema": {"price": "geo"}}, '"geo"; use "keyword"'),
     "a field that is none": ({"payload": PAYLOAD, "schema": {"a..b": "text"}}, "a..b"),
