@@ -61,16 +61,34 @@ impl Options {
         BuildOptions::read(&self.given, own)
     }
 
-    /// Returns the options of a build of `base`. The kind `"auto"` is chosen by its vectors, and noted.
-    fn read_for(&self, base: &Reader, progress: &dyn Progress) -> Result<BuildOptions> {
-        if self.kind != "auto" {
-            return Ok(self.read()?.for_rows(base.shape()));
+    /// Whether the kind is chosen by the vectors.
+    fn is_auto(&self) -> bool {
+        self.kind == "auto"
+    }
+
+    /// Returns the options that do not depend on the vectors. Those of a kind that is chosen by them are not among
+    /// them.
+    pub(crate) fn common(&self) -> Result<BuildOptions> {
+        if !self.is_auto() {
+            return self.read();
         }
-        let scope = scope(None);
-        self.given.check(&scope)?;
-        let among = self.given.kinds(scope.stages, &ON_DISK)?;
-        let (by_kind, common) =
-            (OptionsByKind::read(&self.given), BuildOptions::read(&self.given, IndexKind::Flat)?);
+        self.given.check(&scope(None))?;
+        BuildOptions::read(&self.given, IndexKind::Flat)
+    }
+
+    /// Returns the options of a build of `base`, which begin as those of [`Options::common`]. The kind `"auto"` is
+    /// chosen by its vectors, and noted.
+    pub(crate) fn for_base(
+        &self,
+        common: BuildOptions,
+        base: &Reader,
+        progress: &dyn Progress,
+    ) -> Result<BuildOptions> {
+        if !self.is_auto() {
+            return Ok(common.for_rows(base.shape()));
+        }
+        let among = self.given.kinds(scope(None).stages, &ON_DISK)?;
+        let by_kind = OptionsByKind::read(&self.given);
         let choice = engine::build::choose(base, &among, &by_kind, &common, progress)?;
         progress.note(&format!("kind=\"auto\": {}: {}", choice.kind.name(), choice.why));
         Ok(BuildOptions { kind: by_kind.of(choice.kind), ..common }.for_rows(base.shape()))
@@ -88,7 +106,7 @@ pub(crate) fn build<'py>(
 ) -> PyResult<String> {
     let base = base.open(py)?;
     let report = work::run(py, on_progress.as_ref(), |progress| {
-        let options = options.read_for(&base, progress)?;
+        let options = options.for_base(options.common()?, &base, progress)?;
         progress.note(&engine::build::plan(&base, &options)?.describe());
         engine::build::build(&base, &path, &options, progress)
     })?;

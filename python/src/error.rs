@@ -5,13 +5,17 @@ use stratann_params::GROUPS;
 use stratann_storage::{Error, ErrorKind};
 
 /// Options that have another form in Python than their name.
-const FORMS: [(&str, &str); 6] = [
+const FORMS: [(&str, &str); 9] = [
     ("--ram-budget ", "ram_budget="),
     ("--search-budget ", "search_budget="),
     ("--plan ", "plan="),
     ("--on-bad-row ", "on_bad_row="),
     ("--resume", "resume=True"),
     ("--force", "force=True"),
+    ("--vectors", "vector_column"),
+    // Not in a command that a message quotes.
+    ("for --payload;", "for payload;"),
+    ("leave --payload out", "leave payload out"),
 ];
 
 /// Replaces option names in a message. Options follow a space; similar text in a path is not changed.

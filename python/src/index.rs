@@ -279,7 +279,7 @@ impl Index {
         let (open, (filter, with_payload)) = (self.opened(py)?, wanted);
         let points = self.points.get(py, "the index")?.as_ref().ok_or_else(|| {
             let path = open.folder().display();
-            let why = "has no payloads; build it again from a file of points: `stratann build … --payload`";
+            let why = "has no payloads; build it again with payload=…, as `stratann.build` describes";
             error::input(py, &format!("{path} {why}"))
         })?;
         let bytes = queries.as_slice()?;

@@ -9,6 +9,7 @@ mod index;
 mod memory;
 mod parameters;
 mod payloads;
+mod points;
 mod process;
 mod report;
 mod router;
@@ -36,6 +37,7 @@ fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<router::Landmarks>()?;
     module.add_class::<split::Split>()?;
     module.add_function(wrap_pyfunction!(build::build, module)?)?;
+    module.add_function(wrap_pyfunction!(points::build_points, module)?)?;
     module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;
     module.add_function(wrap_pyfunction!(build::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parameters::parameters, module)?)?;

@@ -102,7 +102,7 @@ impl PyUpdate {
 }
 
 /// Reads which fields have which indexes.
-pub(crate) fn schema_of(fields: &[(String, Vec<String>)]) -> Result<Schema> {
+pub(crate) fn schema_of(fields: &[(String, Vec<String>)]) -> stratann_storage::Result<Schema> {
     let mut schema = Schema::new();
     for (field, kinds) in fields {
         let path = Path::parse(field)?;

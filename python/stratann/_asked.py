@@ -28,20 +28,27 @@ class Asked(NamedTuple):
     #: The parameters of a URL.
     parameters: str
     ids: Ids | None
+    #: A filter over payloads: JSON, or text.
+    filter: bytes | str | None = None
 
     def request(self, rows: NDArray[Any], numbers: list[int], cached: str | None) -> tuple[str, bytes, str]:
-        """Returns path, body and type of a request with the queries of these numbers. Ids would not fit into a URL:
-        they are in a body of JSON, a list for all queries once.
+        """Returns path, body and type of a request with the queries of these numbers. Ids and filters
+        would not fit into a URL: they are in a body of JSON, a list for all queries once.
         """
         own = rows[numbers]
-        if self.ids is None:
+        if self.ids is None and self.filter is None:
             more = "" if cached is None else f"&cached={cached}"
             return f"/v1/search?{self.parameters}{more}", own.tobytes(), OCTETS
         # Doubles have all digits, so that a server that rounds finds the same number.
         own = own.astype(np.float64) if own.dtype.kind == "f" else own
         fields: dict[str, Any] = {"queries": own.tolist()}
-        lists = [self.ids.lists[number] for number in numbers] if self.ids.each else self.ids.lists[0]
-        fields["without" if self.ids.is_without else "only"] = lists
+        if self.ids is not None:
+            lists = [self.ids.lists[number] for number in numbers] if self.ids.each else self.ids.lists[0]
+            fields["without" if self.ids.is_without else "only"] = lists
+        if isinstance(self.filter, bytes):
+            fields["filter"] = json.loads(self.filter)
+        elif self.filter is not None:
+            fields["where"] = self.filter
         for name, text in parse_qsl(self.parameters):
             try:
                 fields[name] = json.loads(text)

@@ -16,6 +16,9 @@ from ._arrays import Path, byte_size, fixed, is_path, source
 from ._errors import InputError
 from ._filters import Filter, filters
 from ._parameters import parameters
+from ._payloads import Schema, schema_of
+from ._point_source import KeptPayloads, point_source
+from ._points import Ids
 from ._progress import Progress, listening
 
 
@@ -71,7 +74,10 @@ def build(
     ram_budget: int | str | None = None,
     threads: int | None = None,
     seed: int = 1,
-    ids: ArrayLike | Path | None = None,
+    ids: ArrayLike | Ids | Path | None = None,
+    payload: KeptPayloads | None = None,
+    schema: Schema | None = None,
+    vector_column: str | None = None,
     on_bad_row: str = "fail",
     force: bool = False,
     resume: bool = False,
@@ -131,7 +137,17 @@ def build(
             Python and the array `base`.
         threads: None for one per core. The index does not depend on it.
         seed: seed of all random choices; equal arguments give equal bytes.
-        ids: one uint64 per row, as an array or a file (``.npy``, ``.u64bin``); None for row numbers.
+        ids: one uint64 per row, as an array or a file (``.npy``, ``.u64bin``); None for row numbers. With `payload`,
+            a list of n ids, each an int, a str or a ``uuid.UUID``; or, of a file of points, the name of the column of
+            ids (``"id"``, or row numbers where there is no such column).
+        payload: keep ids of any form, and payloads, which searches filter by and return: a list of n dicts or Nones,
+            or a table of pandas, polars or pyarrow with n rows; False for ids alone. `base` may be a file of points
+            then (``.parquet``, ``.arrow``, ``.feather``, ``.jsonl``), whose columns are chosen: True for all, False for
+            none, or a list of names. Two rows cannot have the same id. None keeps vectors and numbers alone.
+        schema: with `payload`: fields that are indexed, each with a kind or a list of kinds, as in
+            ``{"price": "float", "title": ["keyword", "text"]}``: ``"keyword"``, ``"integer"``, ``"float"``,
+            ``"bool"``, ``"datetime"``, ``"uuid"`` and ``"text"``. Filters on other fields read payloads.
+        vector_column: of a file of points: the column of vectors; ``"vector"``, or the only list of numbers.
         on_bad_row: ``"fail"``, or ``"skip"`` rows with NaN, infinity or (cosine) zero length.
         force: replace an existing index.
         resume: continue an interrupted build of the same arguments.
@@ -192,7 +208,9 @@ def build(
         .. end of parameters
 
     Raises:
-        InputError: a wrong argument or bad row; the message names it.
+        InputError: a wrong argument or bad row; the message names it. With `payload` also an id that two rows have,
+            a payload that is no JSON (NaN among its values), another number of ids or payloads than of rows, and
+            ``kind="remote-hnsw"``.
         BudgetError: `ram_budget` is too small; the message names the smallest that works.
         DiskError: the disk is full or not writable.
 
@@ -202,9 +220,21 @@ def build(
     >>> report = stratann.build(base, os.path.join(folder.name, "index"))
     >>> report.rows
     1000
+    >>> ids, payload = [f"sku {row}" for row in range(1000)], [{"price": row % 50} for row in range(1000)]
+    >>> shop = os.path.join(folder.name, "shop")
+    >>> report = stratann.build(base, shop, "flat", ids=ids, payload=payload, schema={"price": "integer"})
+    >>> with stratann.open(shop) as index:
+    ...     r = index.search(base[7], k=1, filter="price < 10", with_payload=True)
+    >>> r.ids[0, 0], r.payloads
+    ('sku 7', [[{'price': 7}]])
     >>> folder.cleanup()
     """
     options = engine_options(locals())
+    if payload is not None or schema is not None or vector_column is not None:
+        points, fields = point_source(base, ids, payload, vector_column), schema_of(schema or {})
+        with listening(progress) as on_progress:
+            report = _stratann.build_points(points, fields, fixed(path), options, on_progress)
+        return BuildReport(**json.loads(report))
     vectors = source(base, "base")
     with listening(progress) as on_progress:
         if ids is None or is_path(ids):
@@ -219,7 +249,10 @@ def checked_ids(ids: ArrayLike) -> NDArray[Any]:
     """Checks ids, one per row, and converts them to integers of 64 bits."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "ui":
-        raise InputError(f"ids have shape {array.shape} and dtype {array.dtype}; pass one uint64 per row")
+        raise InputError(
+            f"ids have shape {array.shape} and dtype {array.dtype}; pass one uint64 per row, or payload=False to keep "
+            "ids that are strings or UUIDs"
+        )
     # Signed ids stay signed: the engine names the row of a negative one.
     return array.astype("<u8" if array.dtype.kind == "u" else "<i8", copy=False)
 

@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
+from ._answers import collected
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._asked import OCTETS, Asked, Ids, results_min
 from ._connection import Connection, read_reply
-from ._errors import InputError, QueryError, ServerError, plain
+from ._errors import InputError, QueryError, ServerError
 from ._filters import Filter, named_ids
 from ._parameters import search_parameters
+from ._payloads import NOT_TOGETHER, PointFilter, filter_of
 from ._results import SearchResult
 from ._routing import Router, Routing, Silent, note
 
@@ -127,6 +129,9 @@ class IndexClient:
         static_order: bool | None = None,
         only: Filter = None,
         without: Filter = None,
+        filter: PointFilter | None = None,
+        indexed_only: bool = False,
+        with_payload: bool = False,
         timeout: float | None = None,
         partial: bool = False,
         **unknown: NoReturn,
@@ -212,6 +217,7 @@ class IndexClient:
                 One list for all queries is sent once in each request. A mask is refused, because servers do not tell
                 whether ids are the numbers of rows.
             without: return no row with these ids, given as in `only`.
+            filter, indexed_only, with_payload: as in `Index.search`, of servers of an index with payloads.
             timeout: time limit of a query on a server, seconds; None for that of `connect`.
             partial: accept partial results when no live server holds a part of the index; a warning counts
                 them.
@@ -222,11 +228,11 @@ class IndexClient:
             (means) and in ``totals``, and ``partial``, the number of partial results. Where queries are routed by what
             servers have cached, ``routed_by_cache`` counts those that went to a server for that. With `only` or
             `without` there is ``filter``, what the servers say of the filter, or of that of each query: how many rows
-            match, the ids that no row has, and how the rows are found.
+            match, the ids that no row has, and how the rows are found; the same with `filter`.
 
         Raises:
             InputError: wrong dimension, dtype or argument, NaN in a query, or a recall below 1 on an
-                index without a curve.
+                index without a curve; a filter that is wrong, or of an index without payloads.
             ServerError: no server answered any query.
             QueryError: some queries failed; it holds the reasons and the results of the others.
         """
@@ -236,11 +242,16 @@ class IndexClient:
             **{name: str(value).lower() if isinstance(value, bool) else value for name, value in how.items()},
             "timeout_ms": round(1000 * (self._timeout if timeout is None else _read_timeout(timeout))),
             "partial": "true" if partial else None,
+            "with_payload": "true" if with_payload else None,
+            "indexed_only": "true" if indexed_only else None,
         }
         parameters = urlencode({name: value for name, value in asked.items() if value is not None})
         named = named_ids(only, without, len(rows), "servers do not tell whether ids are the numbers of rows")
         ids = None if named is None else Ids(named[0], named[1], [one.tolist() for one in named[3]])
-        asked_all = Asked(parameters, ids)
+        wanted = filter_of(filter, indexed_only)
+        if ids is not None and (wanted is not None or with_payload):
+            raise InputError(NOT_TOGETHER)
+        asked_all = Asked(parameters, ids, None if wanted is None else wanted[0])
         started = time.perf_counter()
         routed = self._routing.found(parameters) if self._routing else None
         if routed is not None:
@@ -249,11 +260,12 @@ class IndexClient:
             answers, params = self._ask_all(rows, asked_all)
         seconds = time.perf_counter() - started
         columns = min(k, self.rows)
-        result, failed = _collect(answers, columns, seconds, params)
+        result, failed = collected(answers, columns, seconds, params)
         result.stats.update([routed[0].counted()] if routed else [])
-        if ids is not None:
+        if ids is not None or wanted is not None:
             said = [answer.get("filter") for answer in answers]
-            result.stats["filter"] = said if ids.each else next((one for one in said if one), None)
+            is_each = ids is not None and ids.each
+            result.stats["filter"] = said if is_each else next((one for one in said if one), None)
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
@@ -401,6 +413,7 @@ class IndexClient:
             cached = None if router is None else f"{router.version(server):016x}"
             path, body, kind = asked.request(rows, [numbers[i] for i in left], cached)
             said: Any = None
+            of_all: _Json = {}
             try:
                 code, reply = self._request(address, "POST", path, body, kind)
             except Silent as e:
@@ -415,12 +428,13 @@ class IndexClient:
                 found = reply.get("answers", [refused] * len(left))
                 params = reply.get("params", params)
                 said = reply.get("filter")
+                of_all = {name: reply[name] for name in ("any_ids", "unindexed") if name in reply}
                 if router is not None and "cached" in reply:
                     note(router, server, reply["cached"])
             for at, (i, answer) in enumerate(zip(left, found)):
-                answers[i] = answer
+                answers[i] = {**answer, **of_all}
                 if said is not None:
-                    answer["filter"] = said[at] if isinstance(said, list) else said
+                    answers[i]["filter"] = said[at] if isinstance(said, list) else said
         return answers, params
 
     def _ask_each(self, path: str, silent: _Json) -> list[_Json]:
@@ -504,51 +518,6 @@ class IndexClient:
 
 _clients: weakref.WeakSet[IndexClient] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: [client._begin_in_child() for client in list(_clients)])
-
-
-def _collect(
-    answers: list[_Json], columns: int, seconds: float, params: _Json
-) -> tuple[SearchResult, list[tuple[int, str]]]:
-    """Converts answers to arrays and statistics. Returns also the failed queries with their reasons."""
-    count = len(answers)
-    ids = np.full((count, columns), np.iinfo(np.uint64).max, dtype=np.uint64)
-    distances = np.full((count, columns), np.inf, dtype=np.float32)
-    counts = np.zeros(count, dtype=np.uint32)
-    latency_us = np.zeros(count, dtype=np.float64)
-    failed = []
-    totals: dict[str, int] = {}
-    for i, answer in enumerate(answers):
-        if "error" in answer:
-            failed.append((i, plain(str(answer["error"]))))
-            continue
-        counts[i] = found = len(answer["ids"])
-        # Through int, because float64 would round ids above 2**53.
-        ids[i, :found] = [int(x) for x in answer["ids"]]
-        distances[i, :found] = answer["distances"]
-        latency_us[i] = answer["latency_us"]
-        for name, value in answer["per_query"].items():
-            totals[name] = totals.get(name, 0) + value
-    ordered = np.sort(latency_us)
-
-    def percentile(share: float) -> float:
-        return float(ordered[max(int(np.ceil(share * count)) - 1, 0)])
-
-    stats = {
-        "queries": count,
-        "seconds": seconds,
-        "qps": count / max(seconds, 1e-9),
-        "latency_us": {
-            "mean": float(latency_us.mean()),
-            "p50": percentile(0.5),
-            "p95": percentile(0.95),
-            "p99": percentile(0.99),
-        },
-        "params": params,
-        "per_query": {name: value / count for name, value in totals.items()},
-        "totals": totals,
-        "partial": sum(bool(a.get("partial")) for a in answers),
-    }
-    return SearchResult(ids, distances, latency_us, stats, counts), failed
 
 
 def _read_addresses(addresses: str | Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
 from ._filters import Filter, filters
 from ._parameters import parameters, remembered_parameters, search_parameters
-from ._payloads import PointFilter, filter_of
+from ._payloads import NOT_TOGETHER, PointFilter, filter_of
 from ._progress import Progress, listening
 from ._results import SearchResult, points_of, result_of, truth_of
 
@@ -280,10 +280,7 @@ class Index:
             asked = filters(only, without, len(rows) // max(1, self._dim * self._dtype.itemsize), self.rows)
         if filter is not None or indexed_only or with_payload or self._has_texts:
             if asked is not None:
-                raise InputError(
-                    "only and without do not go with filter, with_payload, and ids that are no numbers; use the "
-                    "condition has_id of filter"
-                )
+                raise InputError(NOT_TOGETHER)
             wanted = filter_of(filter, indexed_only), bool(with_payload)
             with listening(progress) as on_progress:
                 answers, points = self._index.search_points(rows, how, wanted, on_progress)

@@ -21,6 +21,12 @@ PointFilter = Union[Condition, Mapping[str, Any], str]
 #: Kinds of indexes of each field: one name, or a list of names.
 Schema = Mapping[str, Union[FieldIndex, Sequence[FieldIndex]]]
 
+#: Why a search with both is refused.
+NOT_TOGETHER = (
+    "only and without do not go with filter, with_payload, and ids that are no numbers; use the condition has_id of "
+    "filter"
+)
+
 _COMPACT = (",", ":")
 
 
@@ -54,12 +60,33 @@ def payloads_of(payload: Any, count: int) -> list[bytes | None] | None:
     """
     if payload is None:
         return None
+    listed = payload_list(payload, "id")
+    if len(listed) != count:
+        raise InputError(f"there are {count} ids and {len(listed)} payloads; pass a dict or None for each id")
+    return payloads_as_json(listed)
+
+
+def payload_list(payload: Any, each: str) -> Sequence[Any]:
+    """Returns payloads as a list, with one for each row or id.
+
+    Raises:
+        InputError: no list.
+    """
     payload = payloads_in(payload)
     if isinstance(payload, (str, bytes)) or not isinstance(payload, Sequence):
-        raise InputError(f"payload is of type {type(payload).__name__}; pass a list with a dict or None for each id")
-    if len(payload) != count:
-        raise InputError(f"there are {count} ids and {len(payload)} payloads; pass a dict or None for each id")
-    return [None if one is None else payload_of(one, f"payload[{at}]") for at, one in enumerate(payload)]
+        raise InputError(
+            f"payload is of type {type(payload).__name__}; pass a list with a dict or None for each {each}"
+        )
+    return payload
+
+
+def payloads_as_json(payloads: Sequence[Any]) -> list[bytes | None]:
+    """Returns payloads as JSON, and None for those that are None.
+
+    Raises:
+        InputError: as in `payload_of`.
+    """
+    return [None if one is None else payload_of(one, f"payload[{at}]") for at, one in enumerate(payloads)]
 
 
 def loaded(payload: bytes | Payload | None) -> Payload | None:

@@ -161,7 +161,7 @@ class RemoteFolder:
         if only[1] is not None:
             fields["if_unchanged_since"] = _json(only[1])
         done = self._change("PUT", name, "/points", _object(fields))
-        skipped = [_id(one) for one in done.get("skipped", ())]
+        skipped = [id_of_json(one) for one in done.get("skipped", ())]
         return done["seq"], done["new"], done["replaced"], done["repeated"], skipped
 
     def update_vectors(self, name: str, ids: list[_RawId], vectors: _Given) -> tuple[int, int]:
@@ -216,7 +216,7 @@ class RemoteFolder:
             fields.update(with_vectors=b"true", vectors_as=b'"base64"')
         found = self._read("POST", name, "/query", _object(fields))
         answers = found["answers"]
-        ids = [[_id(one) for one in answer["ids"]] for answer in answers]
+        ids = [[id_of_json(one) for one in answer["ids"]] for answer in answers]
         flat = [np.inf if one is None else one for answer in answers for one in answer["distances"]]
         payloads = [one for answer in answers for one in answer["payloads"]] if with_payload else None
         vectors = [_decoded(one) for answer in answers for one in answer["vectors"]] if with_vectors else None
@@ -234,7 +234,7 @@ class RemoteFolder:
     def scroll(self, name: str, after: _RawId | None, limit: int, filter: _Filter | None) -> tuple[Any, ...]:
         behind = None if after is None else _plain_id(after)
         points, following, *rest = self._page(name, behind, limit, _filter(filter))
-        return points, None if following is None else _id(following), *rest
+        return points, None if following is None else id_of_json(following), *rest
 
     def scroll_ordered(
         self, name: str, order: tuple[str, bool], after: str | None, limit: int, filter: _Filter | None
@@ -423,7 +423,8 @@ def _ids(ids: list[_RawId]) -> bytes:
     return _json([_plain_id(value) for value in ids])
 
 
-def _id(value: int | str) -> _RawId:
+def id_of_json(value: int | str) -> _RawId:
+    """An id of a reply, as the compiled half has it."""
     if isinstance(value, str) and _UUID.fullmatch(value):
         return uuid.UUID(value).bytes
     return value
@@ -454,4 +455,4 @@ def _decoded(text: str | None) -> NDArray[np.uint8] | None:
 def _point(point: _Json) -> tuple[Any, ...]:
     vectors = point.get("vectors")
     own = _decoded(point["vector"]) if vectors is None else {name: _decoded(one) for name, one in vectors.items()}
-    return _id(point["id"]), point["seq"], own, point.get("payload")
+    return id_of_json(point["id"]), point["seq"], own, point.get("payload")

@@ -8,6 +8,10 @@ _Filters = tuple[bool, bool, bool, list[NDArray[np.uint64]]]
 _Vectors = str | tuple[NDArray[np.uint8], int, int, str]
 
 _Id = int | str | bytes
+_Points = (
+    tuple[str, str | None, str | None, list[str] | None]
+    | tuple[_Vectors, list[_Id] | None, list[bytes | None] | None]
+)
 _Point = tuple[_Id, int, NDArray[np.uint8] | dict[str, NDArray[np.uint8]], bytes | None]
 _Spec = tuple[str, int, tuple[str, str, str]]
 _Given = list[tuple[str, NDArray[np.uint8], list[bool] | None]]
@@ -32,6 +36,7 @@ __all__ = [
     "Stats",
     "__version__",
     "build",
+    "build_points",
     "delete",
     "groundtruth",
     "parameters",
@@ -49,6 +54,13 @@ __all__ = [
 __version__: str
 
 def build(base: _Vectors, path: str, options: dict[str, Any], on_progress: Any) -> str: ...
+def build_points(
+    points: _Points,
+    schema: list[tuple[str, list[str]]],
+    path: str,
+    options: dict[str, Any],
+    on_progress: Any,
+) -> str: ...
 def groundtruth(
     base: _Vectors,
     queries: _Vectors,

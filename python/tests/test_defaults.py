@@ -13,7 +13,8 @@ import stratann
 
 #: Arguments that only one of the two has, or that name files; and what has another form there.
 OWN = {
-    "build": {"base", "path", "progress", "force", "resume", "baselines"},
+    "build": {"base", "path", "progress", "force", "resume", "baselines"}
+    | {"payload", "schema", "vector_column"},
     "groundtruth": {"base", "queries", "progress"},
     "search": {"self", "queries", "progress", "busy_last", "baseline", "only", "without"}
     | {"filter", "indexed_only", "with_payload"},

@@ -98,7 +98,7 @@ def test_an_index_without_payloads_says_how_to_build_one(tmp_path):
     stratann.build(vectors(3, 50, DIM), tmp_path / "i", "flat")
     with stratann.open(tmp_path / "i") as index:
         for more in [{"filter": "a = 1"}, {"with_payload": True}]:
-            with pytest.raises(stratann.InputError, match="--payload"):
+            with pytest.raises(stratann.InputError, match="payload="):
                 index.search(vectors(4, 1, DIM), **more)
 
 

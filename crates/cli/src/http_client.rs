@@ -389,6 +389,12 @@ impl HttpClient {
                 }
                 Ok(Ok(reply))
             }
+            (200, Err(_)) if serde_json::from_slice::<IdForm>(&body).is_ok_and(|form| form.any_ids) => {
+                Err(Error::bad_input(format!(
+                    "{address}: some ids of its index are UUIDs or strings, and this command reads numbers alone; ask \
+                     the server from Python or over HTTP"
+                )))
+            }
             (400, _) => Err(Error::bad_input(format!("{address}: {}", refusal()))),
             (503, _) => {
                 let error = format!("{address}: {}", refusal());
@@ -397,6 +403,13 @@ impl HttpClient {
             _ => Ok(Err(unreachable(format!("{address}: {}", refusal())))),
         }
     }
+}
+
+/// What a reply says of its ids.
+#[derive(serde::Deserialize)]
+struct IdForm {
+    #[serde(default)]
+    any_ids: bool,
 }
 
 type Sent = std::result::Result<(u16, Vec<u8>), String>;

@@ -1,11 +1,10 @@
 //! Options about files of points, and about indexes of their fields, that several commands have.
 
 use std::collections::BTreeMap;
-use std::path::Path as FilePath;
 
-use stratann_import::{FileRows, PayloadColumns, Total};
+use stratann_import::PayloadColumns;
 use stratann_payload::{IndexKind, Path};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, Result};
 
 /// The columns that `--payload` names.
 ///
@@ -45,14 +44,4 @@ fn kind(text: &str, name: &str) -> Result<IndexKind> {
         let names = IndexKind::ALL.map(IndexKind::name).join(", ");
         Error::bad_input(format!("--set {text}: there is no kind {name:?} of index; use {names}"))
     })
-}
-
-/// Begins the stage of reading a file.
-pub(crate) fn begin_stage(progress: &dyn Progress, what: &str, path: &FilePath, rows: &dyn FileRows) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (total, unit) = match rows.total() {
-        Total::Rows(rows) => (rows, "rows"),
-        Total::Bytes(bytes) => (bytes, "bytes"),
-    };
-    progress.stage(&format!("{what} {name}"), total, unit);
 }

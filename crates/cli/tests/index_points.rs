@@ -312,7 +312,6 @@ fn mistakes_are_named() {
         (shop.search(&index, &["--also", arg(&plain)]), "a search of several indexes knows numbers alone"),
         (shop.search(&index, &["--with-payload", "-o", "o.npy"]), "leave --with-payload out"),
         (vec!["delete", arg(&index), "--id", "3"], "a delete knows numbers alone"),
-        (vec!["serve", "--index", arg(&index), "--http", "127.0.0.1:0"], "a server knows numbers alone"),
         (vec!["explain", arg(&index), arg(&shop.data.queries)], "a trace knows numbers alone"),
         (vec!["build", "--from", arg(&index), "-o", arg(&out)], "a build from it would lose"),
         (
@@ -329,6 +328,115 @@ fn mistakes_are_named() {
         assert!(error.contains(why), "{args:?}: {error}");
     }
     assert!(!out.exists());
+}
+
+/// The first of the queries as a request, and more fields.
+fn request(shop: &Shop, queries: usize, more: &Value) -> Value {
+    let mut body = value!({ "queries": shop.data.query_rows[..queries], "k": 5, "recall": 1 });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[test]
+fn a_server_answers_filters_with_ids_of_every_form_and_payloads() {
+    let cheap = |row: usize| row % 10 != 9 && price(row) < 12.0;
+    let both = r#"{"must": [{"key": "price", "range": {"lt": 12}}]}"#;
+    for (ids, kind) in
+        [Ids::Numbers, Ids::Strings, Ids::Uuids].into_iter().zip(["disk-graph", "flat", "hybrid-ivf"])
+    {
+        let shop = Shop::new(ids);
+        let index = shop.build("i", kind, &["--set", "brand=keyword"]);
+        let server = Running::serve(&index, &["--ram-budget", "128MiB"]);
+        let shown = |row: usize| match ids {
+            // As of any index with such ids.
+            Ids::Numbers => value!(ids.shown(row).to_string()),
+            _ => ids.shown(row),
+        };
+        let ask = |more: &Value| {
+            let body = request(&shop, 20, more).to_string();
+            post_as(server.address(), "/v1/search", ("application/json", body.as_bytes()))
+        };
+        let filter: Value = serde_json::from_str(both).unwrap();
+        for more in [
+            value!({ "where": "price < 12", "with_payload": true }),
+            value!({ "filter": filter, "with_payload": true, "where": null }),
+        ] {
+            let (status, reply) = ask(&more);
+            assert_eq!(status, 200, "{reply:#}");
+            for (query, answer) in reply["answers"].as_array().unwrap().iter().enumerate() {
+                let near = shop.nearest(query, cheap);
+                let wanted: Vec<Value> = near.iter().map(|(_, row)| shown(*row)).collect();
+                assert_eq!(answer["ids"], value!(wanted), "query {query}");
+                let payloads: Vec<Value> = near.iter().map(|(_, row)| payload(*row).unwrap()).collect();
+                assert_eq!(answer["payloads"], value!(payloads));
+            }
+            assert_eq!(reply["filter"]["matches"], (0..ROWS).filter(|row| cheap(*row)).count());
+            assert_eq!(reply["unindexed"].as_array().unwrap().len(), 1, "{reply:#}");
+            assert_eq!(reply.get("any_ids").is_some(), !matches!(ids, Ids::Numbers));
+        }
+        // As parameters of a URL, and without a filter.
+        let rows: Vec<u8> = shop.data.query_rows[0].iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+        for (more, matches) in [
+            ("&where=brand+%3D+%27acme%27&indexed_only=true&with_payload=true", true),
+            (
+                "&filter=%7B%22must%22:[%7B%22key%22:%22brand%22,%22match%22:%7B%22value%22:%22acme%22%7D%7D]%7D",
+                true,
+            ),
+            ("", false),
+        ] {
+            let (status, reply) = post(server.address(), &format!("/v1/search?k=5&recall=1{more}"), &rows);
+            assert_eq!(status, 200, "{reply:#}");
+            let near = shop.nearest(0, |row| !matches || row % 10 != 9 && brand(row) == "acme");
+            let wanted: Vec<Value> = near.iter().map(|(_, row)| shown(*row)).collect();
+            assert_eq!(reply["answers"][0]["ids"], value!(wanted));
+            assert_eq!(reply["answers"][0].get("payloads").is_some(), more.contains("with_payload"));
+            assert_eq!(reply.get("unindexed"), matches.then(|| value!([])).as_ref());
+        }
+        let (_, status) = get(server.address(), "/v1/status");
+        assert!(status["memory"]["ids_and_payloads_bytes"].as_u64() > Some(0), "{status:#}");
+        for (more, why) in [
+            (value!({ "where": "price <" }), "where text is wrong at column"),
+            (value!({ "where": 5 }), "use text"),
+            (value!({ "filter": { "most": [] } }), "most"),
+            (value!({ "filter": filter, "where": "a = 1" }), "both filter and where"),
+            (value!({ "indexed_only": true }), "no use without a filter"),
+            (value!({ "where": "price < 12", "indexed_only": true }), "--set FIELD=KIND"),
+            (value!({ "where": "price < 12", "only": [1] }), "has_id"),
+            (value!({ "wher": "price < 12" }), "use where"),
+            (value!({ "with_payload": 1 }), "use true or false"),
+        ] {
+            let (status, reply) = ask(&more);
+            assert_eq!((status, &reply["code"]), (400, &value!("bad_input")), "{more}: {reply:#}");
+            assert!(reply["detail"].as_str().unwrap().contains(why), "{more}: {reply:#}");
+        }
+        let command = run(&["search", "--connect", server.address(), arg(&shop.data.queries)]);
+        match ids {
+            Ids::Numbers => assert!(command.status.success(), "{}", stderr(&command)),
+            _ => assert!(stderr(&command).contains("reads numbers alone"), "{}", stderr(&command)),
+        }
+        let (status, reply) = ask(&value!({ "without": [1] }));
+        assert_eq!(status, if matches!(ids, Ids::Numbers) { 200 } else { 400 }, "{reply:#}");
+    }
+}
+
+#[test]
+fn a_server_of_vectors_alone_and_one_without_room_say_so() {
+    let shop = Shop::new(Ids::Strings);
+    let (index, plain) = (shop.build("i", "flat", &[]), shop.data.build("plain", &[]));
+    let server = Running::serve(&plain, &[]);
+    for more in [value!({ "where": "price < 12" }), value!({ "with_payload": true })] {
+        let body = request(&shop, 1, &more).to_string();
+        let (status, reply) = post_as(server.address(), "/v1/search", ("application/json", body.as_bytes()));
+        assert!(status == 400 && reply["error"].as_str().unwrap().contains("no payloads"), "{reply:#}");
+    }
+    let small = Running::serve(&index, &["--http-memory", "64KiB"]);
+    let body = request(&shop, 1, &value!({ "k": 600, "with_payload": true })).to_string();
+    let (status, reply) = post_as(small.address(), "/v1/search", ("application/json", body.as_bytes()));
+    assert_eq!((status, &reply["code"]), (400, &value!("reply_too_long")), "{reply:#}");
+    let path = file_of(&index, "payloads.bin");
+    std::fs::remove_file(&path).unwrap();
+    let error = refused(&["serve", "--index", arg(&index), "--http", "127.0.0.1:0", "--until-eof"], 1);
+    assert!(error.contains("payloads.bin"), "{error}");
 }
 
 #[test]

@@ -176,8 +176,14 @@ fn dependencies_point_downwards() {
     violations.extend(node.map(|d| format!("node depends on {d}")));
     let import = dependencies("import").into_iter().filter(|d| {
         d.starts_with("stratann")
-            && !["stratann-engine", "stratann-kernel", "stratann-payload", "stratann-storage"]
-                .contains(&d.as_str())
+            && ![
+                "stratann-engine",
+                "stratann-kernel",
+                "stratann-node",
+                "stratann-payload",
+                "stratann-storage",
+            ]
+            .contains(&d.as_str())
     });
     violations.extend(import.map(|d| format!("import depends on {d}")));
     let server = dependencies("server").into_iter().filter(|d| {

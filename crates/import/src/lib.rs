@@ -13,6 +13,7 @@
 //! | [`cast`] | components of vectors become the type of a collection, or are refused |
 //! | `columns` | rows of Arrow columns: roles, ids, vectors, payloads |
 //! | [`export`] | points as a Parquet file |
+//! | [`spool`] | points of a file, for an index that keeps them |
 //!
 //! Vectors can have names: then there is a column for each name, a line has `{"vectors": {"title": [0.5, 1]}}`, and a
 //! row may lack any of them. Files of vectors alone have none.
@@ -31,5 +32,6 @@ pub mod export;
 pub mod file;
 mod json_lines;
 pub mod lines;
+pub mod spool;
 
 pub use file::{Columns, FileRows, PayloadColumns, Rows, Total, VectorColumn, Wanted, open, shapes_of};

@@ -27,7 +27,7 @@ use crate::collections::{self, ServedCollections};
 use crate::limits::{CONNECTION_BYTES, Limits};
 use crate::patient::Patient;
 use crate::request::RowShape;
-use crate::routes::{self, FrontState};
+use crate::routes::{self, FrontState, ServedPoints};
 use crate::shared::{Shared, is_for_reserved, reserved_refusal};
 
 /// Time for requests under way once the front stops.
@@ -74,13 +74,15 @@ impl Front {
     /// Listens, and begins to answer for an index.
     ///
     /// # Errors
-    /// An address that cannot be listened on; an index of a newer version.
+    /// An address that cannot be listened on; an index of a newer version, or with damaged ids or payloads.
     pub fn start(versions: Arc<Versions>, options: FrontOptions) -> Result<Front> {
         let shape = RowShape::of(versions.current().manifest())
             .ok_or_else(|| Error::bad_input("the index is of a newer version; use a newer stratann"))?;
+        let points = ServedPoints::default();
+        points.of(&versions.current())?;
         let waiting = Arc::clone(&versions);
         let refuse_waiting = Box::new(move || waiting.refuse_waiting());
-        let router = |shared| routes::router(Arc::new(FrontState::new(shared, versions, shape)));
+        let router = |shared| routes::router(Arc::new(FrontState::new(shared, versions, (shape, points))));
         Front::with(options, 0, refuse_waiting, router)
     }
 

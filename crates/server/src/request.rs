@@ -12,6 +12,7 @@ use stratann_engine::search::{Naming, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, Value, named};
 
+use crate::collections::filters::{self, PointFilter};
 use crate::limits::Limits;
 use crate::named_ids::{self, NamedIds, Reserve};
 use crate::vectors::{self, Wanted};
@@ -74,6 +75,10 @@ pub(crate) struct Request {
     pub(crate) options: SearchOptions,
     /// Ids of the rows that queries may return, or may not.
     pub(crate) named: Option<NamedIds>,
+    /// The filter over payloads.
+    pub(crate) filter: Option<PointFilter>,
+    /// Whether payloads of results are returned.
+    pub(crate) with_payload: bool,
     pub(crate) timeout: Duration,
     pub(crate) partial: bool,
     /// The version of the cached clusters that the client knows; `None` where it does not ask for them.
@@ -81,6 +86,11 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Number of its filters.
+    pub(crate) fn filters(&self) -> usize {
+        self.named.as_ref().map_or(usize::from(self.filter.is_some()), |named| named.lists.count())
+    }
+
     /// Memory of its queries and of the ids that it names, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.rows.len() as u64 + self.named.as_ref().map_or(0, NamedIds::bytes)
@@ -95,6 +105,11 @@ struct RequestFields<'a> {
     unread: Option<(Naming, &'a RawValue)>,
     /// Ids that are.
     named: Option<NamedIds>,
+    /// The filter over payloads in JSON, and as text.
+    filter: Option<Cow<'a, str>>,
+    text: Option<String>,
+    indexed_only: bool,
+    with_payload: bool,
     timeout_ms: Option<u64>,
     partial: bool,
     /// A version of cached clusters.
@@ -106,6 +121,9 @@ struct RequestFields<'a> {
 fn scope(kind: IndexKind) -> Scope {
     Scope { stages: &[Stage::Search], kinds: vec![kind], place: Place::Servers, surface: Surface::Request }
 }
+
+/// What to do where ids that are named are refused.
+pub(crate) const BY_ID: &str = "use the condition has_id of filter";
 
 /// The error of a request with both kinds of ids.
 const BOTH: &str = "only and without are both given; give one of them";
@@ -123,6 +141,17 @@ impl<'a> RequestFields<'a> {
         }
     }
 
+    /// The filter over payloads, compiled.
+    fn filter(&self) -> Result<Option<PointFilter>, String> {
+        let json = self.filter.as_deref().map(serde_json::from_str::<&RawValue>).transpose();
+        let json = json.map_err(|e| format!("filter is no JSON: {}", quoting(&e)))?;
+        let filter = filters::filter(json, self.text.as_deref(), self.indexed_only)?;
+        match self.named {
+            Some(_) if filter.is_some() => Err(format!("only and without do not go with a filter; {BY_ID}")),
+            _ => Ok(filter),
+        }
+    }
+
     /// Takes a field, whose value is of this type.
     fn set(&mut self, name: &str, value: Value, scope: &Scope) -> Result<(), String> {
         let wrong = |wanted: &str| Err(format!("{name} is {}; {wanted}", shortened(&value.to_string())));
@@ -130,7 +159,12 @@ impl<'a> RequestFields<'a> {
             ("timeout_ms", Value::Whole(ms)) => self.timeout_ms = Some(*ms),
             ("timeout_ms", _) => return wrong("use a whole number"),
             ("partial", Value::Flag(partial)) => self.partial = *partial,
-            ("partial", _) => return wrong("use true or false"),
+            ("indexed_only", Value::Flag(flag)) => self.indexed_only = *flag,
+            ("with_payload", Value::Flag(flag)) => self.with_payload = *flag,
+            ("partial" | "indexed_only" | "with_payload", _) => return wrong("use true or false"),
+            ("filter", Value::Text(json)) => self.filter = Some(Cow::Owned(json.clone())),
+            ("where", Value::Text(text)) => self.text = Some(text.clone()),
+            ("filter" | "where", _) => return wrong("use text, such as price < 50"),
             ("cached", Value::Text(version)) => match u64::from_str_radix(version, 16) {
                 Ok(version) => self.cached = Some(version),
                 Err(_) => return Err("cached is no version of up to 16 hexadecimal digits".into()),
@@ -149,8 +183,10 @@ impl<'a> RequestFields<'a> {
         let number = || text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Whole);
         let value = match name {
             "timeout_ms" => number(),
-            "partial" => text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Flag),
-            "cached" => Value::Text(text),
+            "partial" | "indexed_only" | "with_payload" => {
+                text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Flag)
+            }
+            "cached" | "filter" | "where" => Value::Text(text),
             _ => match named(scope.stages, name).next() {
                 Some((_, param)) => {
                     param.parse(&text).map_err(|why| format!("{name} is {}; {why}", shortened(&text)))?
@@ -194,7 +230,18 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 }
 
 /// Fields that are no parameters of the table.
-const OWN_FIELDS: [&str; 6] = ["queries", "only", "without", "timeout_ms", "partial", "cached"];
+const OWN_FIELDS: [&str; 10] = [
+    "queries",
+    "only",
+    "without",
+    "filter",
+    "where",
+    "indexed_only",
+    "with_payload",
+    "timeout_ms",
+    "partial",
+    "cached",
+];
 
 /// Most fields of a request: more than the table has.
 const FIELDS_MAX: usize = 256;
@@ -225,6 +272,10 @@ fn fields<'a>(body: &'a [u8], kind: IndexKind) -> Result<RequestFields<'a>, Stri
         }
         if let Some(naming) = naming_of(&name) {
             fields.take_ids(naming, raw)?;
+            continue;
+        }
+        if name == "filter" {
+            fields.filter = (raw.get() != "null").then(|| raw.get().into());
             continue;
         }
         let value = match serde_json::from_str(raw.get()) {
@@ -290,6 +341,10 @@ pub(crate) fn from_json(
         return Err("the server has no memory left for these queries".into());
     }
     let rows = vectors::from_json(queries.get(), &shape.vectors(limits))?;
+    // A filter as it was read, and as it is evaluated.
+    if !reserve(2 * fields.filter.as_ref().map_or(0, |filter| filter.len() as u64)) {
+        return Err("the server has no memory left for this filter".into());
+    }
     if let Some((naming, ids)) = fields.unread {
         let left = (limits.large_bytes as u64).saturating_sub(body.len() as u64 + rows_bytes);
         fields.named = Some(NamedIds::from_json(naming, ids.get(), left, reserve)?);
@@ -341,8 +396,9 @@ fn finish(
     if let Some(named) = &fields.named {
         named.check(count)?;
     }
+    let filter = fields.filter()?;
     let most = limits.large_bytes;
-    let filters = fields.named.as_ref().map_or(0, |named| named.lists.count());
+    let filters = fields.named.as_ref().map_or(usize::from(filter.is_some()), |named| named.lists.count());
     if Limits::reply_bytes(count, options.k, filters) > most {
         return Err(format!(
             "{count} queries with k = {} have answers of more than {most} bytes; ask for less at a time, or start the \
@@ -354,8 +410,9 @@ fn finish(
     if !(1..=limits.timeout_ms).contains(&timeout_ms) {
         return Err(format!("timeout_ms is {timeout_ms}; give 1 to {} (max_timeout_ms)", limits.timeout_ms));
     }
-    let RequestFields { named, partial, cached, .. } = fields;
-    Ok(Request { rows, options, named, timeout: Duration::from_millis(timeout_ms), partial, cached })
+    let RequestFields { named, with_payload, partial, cached, .. } = fields;
+    let timeout = Duration::from_millis(timeout_ms);
+    Ok(Request { rows, options, named, filter, with_payload, timeout, partial, cached })
 }
 
 /// Reads how queries would be searched in an index of this kind from the parameters of a URL without queries.
@@ -483,6 +540,12 @@ mod tests {
             (r#"{"queries":[[1,2]],"only":[[1],[2]]}"#, "only has 2 lists of ids for 1 queries"),
             (r#"{"queries":[[1,2]],"without":[-1]}"#, "without: -1 is no id"),
             (r#"{"queries":[[1,2]],"onyl":[1]}"#, "no parameter onyl"),
+            (r#"{"queries":[[1,2]],"where":"a ="}"#, "column"),
+            (r#"{"queries":[[1,2]],"filter":{"most":[]}}"#, "most"),
+            (r#"{"queries":[[1,2]],"filter":{},"where":"a = 1"}"#, "both filter and where"),
+            (r#"{"queries":[[1,2]],"filter":{},"only":[1]}"#, "has_id"),
+            (r#"{"queries":[[1,2]],"filter":null,"indexed_only":true}"#, "no use without a filter"),
+            (r#"{"queries":[[1,2]],"with_payload":"yes"}"#, "use true or false"),
             (r#"{"queries":[[1,2]],"timeout_ms":0}"#, "timeout_ms is 0"),
             (r#"{"queries":[[1,2]],"timeout_ms":60001}"#, "give 1 to 60000"),
             (r#"{"queries":[[1,2]],"k":18446744073709551615}"#, "use 1 to 16384"),
@@ -526,6 +589,9 @@ mod tests {
             (vec![0; 8], "queries=1", "URL"),
             (vec![0; 8], "k=1&k=2", "duplicate field"),
             (vec![0; 8], "only=1&without=2", "both given"),
+            (vec![0; 8], "filter=%7B", "filter is no JSON"),
+            (vec![0; 8], "where=a+%3D", "column"),
+            (vec![0; 8], "where=a+%3D+1&indexed_only=7", "use true or false"),
             (vec![0; 8], "only=1,-2", "only: -2 is no id"),
         ] {
             let error = from_octets(body, url, &shape, &Limits::default()).unwrap_err();

@@ -11,8 +11,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
+use serde::Serialize;
 use serde_json::{Value, json};
 use stratann_engine::serve::{Answer, Question, Server, Unanswered, Versions};
+use stratann_node::points::Points;
 use tokio::sync::oneshot;
 
 use crate::activity::{Activity, Phase};
@@ -23,6 +25,9 @@ use crate::wire::{Answered, Counters, Failed, FailureKind, Found, QUERIES_PER_RE
 
 mod clusters;
 mod filters;
+mod points;
+
+pub(crate) use points::ServedPoints;
 
 /// A request with more queries is a batch: its queries' steps come after those of others.
 const BATCH: usize = QUERIES_PER_REQUEST;
@@ -35,6 +40,7 @@ pub(crate) struct FrontState {
     versions: Arc<Versions>,
     shape: RowShape,
     number: u8,
+    points: ServedPoints,
 }
 
 impl Deref for FrontState {
@@ -46,9 +52,14 @@ impl Deref for FrontState {
 }
 
 impl FrontState {
-    pub(crate) fn new(shared: Arc<Shared>, versions: Arc<Versions>, shape: RowShape) -> FrontState {
+    /// `points` are those of the version that is served.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        versions: Arc<Versions>,
+        (shape, points): (RowShape, ServedPoints),
+    ) -> FrontState {
         let number = versions.status().server;
-        FrontState { shared, versions, shape, number }
+        FrontState { shared, versions, shape, number, points }
     }
 }
 
@@ -132,18 +143,36 @@ async fn answer(
     request.rows.shrink_to_fit();
     memory.shrink_to(request.bytes());
     let count = request.rows.len() / shared.shape.row_bytes();
-    let filters = request.named.as_ref().map_or(0, |named| named.lists.count());
+    let filters = request.filters();
     let mut answers = Limits::reply_bytes(count, request.options.k, filters) as u64;
     answers += request.cached.map_or(0, |_| clusters::cached_bytes(shared));
     if !memory.grow(answers) {
         return Err(Rejection::overloaded());
     }
-    let reply = ask(shared, (&request, answers), (activity.client, number)).await?;
+    let (reply, points) = ask(shared, (&request, answers), (activity.client, number)).await?;
+    let with_payload = request.with_payload;
     drop(request);
+    match points {
+        None => Ok(sent(shared, reply, answers, memory).await),
+        Some(points) => {
+            let reply = points::found(shared, (&points, with_payload), reply, &mut memory).await?;
+            let bytes = memory.bytes();
+            Ok(sent(shared, reply, bytes, memory).await)
+        }
+    }
+}
+
+/// The response with a reply, for which so many bytes are reserved.
+async fn sent<A: Serialize>(
+    shared: &FrontState,
+    reply: Reply<A>,
+    reserved: u64,
+    mut memory: RequestMemory,
+) -> Response {
     let status = if reply.error.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let bytes = shared.work(answers as usize, || {
+    let bytes = shared.work(reserved as usize, || {
         // No longer than what is reserved, so that it is not copied as it grows.
-        let mut bytes = Vec::with_capacity(answers as usize);
+        let mut bytes = Vec::with_capacity(reserved as usize);
         let written = serde_json::to_writer(&mut bytes, &reply);
         bytes.shrink_to_fit();
         written.map(|()| bytes).unwrap_or_default()
@@ -151,7 +180,7 @@ async fn answer(
     let bytes = bytes.await;
     drop(reply);
     memory.shrink_to(bytes.len() as u64);
-    Ok(response(status, Bytes::from_owner(ReservedBytes { bytes, _memory: memory })))
+    response(status, Bytes::from_owner(ReservedBytes { bytes, _memory: memory }))
 }
 
 /// A query of a request. Dropping it before its answer cancels the query: hyper drops the handler of a client that
@@ -179,19 +208,21 @@ impl Drop for Pending {
     }
 }
 
-/// Asks all queries of a request at once and waits for all answers.
+/// Asks all queries of a request at once and waits for all answers. Returns also the points of the index, where
+/// results are to be named by these.
 async fn ask(
     shared: &Arc<FrontState>,
     (asked, reply_bytes): (&Request, u64),
     (client, request): (u64, u64),
-) -> Result<Reply, Rejection> {
+) -> Result<(Reply, Option<Arc<Points>>), Rejection> {
     let mut waiting = Vec::new();
     let is_batch = asked.rows.len() > BATCH * shared.shape.row_bytes();
     let mut used = None;
     // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the
     // answers arrive.
     let server = shared.versions.current();
-    let filters = filters::filters(shared, &server, (asked, reply_bytes)).await?;
+    let points = points::asked(shared, &server, asked)?;
+    let filters = filters::filters(shared, (&server, points.as_deref()), (asked, reply_bytes)).await?;
     for rows in asked.rows.chunks(BATCH * shared.shape.row_bytes()) {
         for vector in rows.chunks_exact(shared.shape.row_bytes()) {
             // Computed for each query: the width depends on the load, which includes the queries of this request.
@@ -214,7 +245,21 @@ async fn ask(
     }
     drop(server);
     // Each query has its own.
-    let filter = filters.map(|filters| filters.reports);
+    let (filter, unindexed) =
+        filters.map_or((None, None), |filters| (Some(filters.reports), filters.unindexed));
+    let (answers, lost) = answers_of(waiting).await;
+    let params = used.ok_or_else(|| Rejection::bad("there are no queries; send at least one"))?;
+    let cached = match asked.cached {
+        Some(known) => clusters::cached(shared, known).await,
+        None => None,
+    };
+    let error = lost.or_else(|| overload(&answers));
+    let (server, any_ids) = (shared.number, false);
+    Ok((Reply { error, answers, any_ids, unindexed, server, params, filter, cached }, points))
+}
+
+/// Waits for all answers. Returns also why memory nodes are lost, where that is so for all.
+async fn answers_of(waiting: Vec<Pending>) -> (Vec<Answered>, Option<String>) {
     let (mut answers, mut lost) = (Vec::with_capacity(waiting.len()), None);
     for mut pending in waiting {
         let answer = pending.wait().await;
@@ -225,13 +270,7 @@ async fn ask(
         }
         answers.push(answered(answer));
     }
-    let params = used.ok_or_else(|| Rejection::bad("there are no queries; send at least one"))?;
-    let cached = match asked.cached {
-        Some(known) => clusters::cached(shared, known).await,
-        None => None,
-    };
-    let error = lost.or_else(|| overload(&answers));
-    Ok(Reply { error, answers, server: shared.number, params, filter, cached })
+    (answers, lost)
 }
 
 fn answered(answer: Result<Answer, Unanswered>) -> Answered {

@@ -18,9 +18,15 @@ pub const QUERIES_PER_REQUEST: usize = 16;
 
 /// The answer to `POST /v1/search`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Reply {
+pub struct Reply<A = Answered> {
     /// One for each query, in their order.
-    pub answers: Vec<Answered>,
+    pub answers: Vec<A>,
+    /// Whether ids are numbers and strings, as in replies of collections: some id of the index is no number.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_ids: bool,
+    /// Conditions of a filter over payloads for which payloads were read, where it has such a filter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unindexed: Option<Vec<String>>,
     /// The server that received the request.
     pub server: u8,
     /// Parameters of its queries.
@@ -114,9 +120,9 @@ pub struct Refusal {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are the large one")]
-pub enum Answered {
+pub enum Answered<F = Found> {
     /// The query has an answer.
-    Found(Found),
+    Found(F),
     /// The query has no answer.
     Failed(Failed),
 }
@@ -304,7 +310,8 @@ impl Used {
     }
 }
 
-fn decimal<S: Serializer>(ids: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+/// Ids as decimal strings.
+pub(crate) fn decimal<S: Serializer>(ids: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(ids.iter().map(|&id| Decimal(id)))
 }
 

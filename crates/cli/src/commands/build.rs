@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use stratann_engine::build::{self, BuildOptions, BuildPlan, BuildReport, OptionsByKind};
 use stratann_engine::build::{SourceIndex, SourceRows};
 use stratann_engine::dataset::Reader;
-use stratann_engine::kinds::known::{IN_MEMORY_NODES, ON_DISK};
-use stratann_node::points::SpooledPoints;
+use stratann_engine::kinds::known::ON_DISK;
+use stratann_node::points::{SpooledPoints, check_kind};
 use stratann_params::{Given, IndexKind, Place, Stage, Value};
 use stratann_storage::budget::{free_disk_bytes, size};
 use stratann_storage::{Error, Progress, Result};
@@ -151,12 +151,7 @@ fn vectors(
         points::check_vectors_alone(args.origin())?;
         return Ok(Vectors::File(Reader::open(args.origin())?));
     };
-    if kind == Some(IN_MEMORY_NODES) {
-        return Err(Error::bad_input(format!(
-            "a {} is for memory nodes, which keep no payloads; name another --kind, or leave --payload out",
-            IN_MEMORY_NODES.name()
-        )));
-    }
+    kind.map_or(Ok(()), check_kind)?;
     let points = kept.spool(args.origin(), &args.output, common, output)?;
     common.ids.clone_from(&points.ids);
     Ok(Vectors::Points(Box::new(points)))

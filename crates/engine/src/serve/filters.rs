@@ -195,12 +195,30 @@ impl Server {
         Ok(RequestFilters { all, is_each })
     }
 
+    /// Makes the filter of a request of rows by their numbers in the index.
+    ///
+    /// # Errors
+    /// A server of a part of an index; rows of another index; bad options.
+    pub fn filter_of_rows(&self, rows: &Sieve, options: &SearchOptions) -> Result<RequestFilters> {
+        if self.state.index.servers() > 1 {
+            return Err(Error::bad_input(
+                "filters over payloads are for a server of a whole index; serve it on one server",
+            ));
+        }
+        self.check_filters()?;
+        self.state.options.caps.check(options)?;
+        let own = self.state.index.index().filter_of_rows(rows, options)?;
+        let (report, recall) = (own.report(), recall_of(options));
+        let filter = RequestFilter { own, of_others: None, recall, report };
+        Ok(RequestFilters { all: vec![filter], is_each: false })
+    }
+
     fn filter(&self, ids: &[u64], naming: Naming, options: &SearchOptions) -> Result<RequestFilter> {
         let index = &self.state.index;
         let own = index.index().filter(ids, naming, options, &Quiet)?;
         let mut report = own.report();
         let mut of_others = Vec::new();
-        let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
+        let recall = recall_of(options);
         if index.has_parts() {
             let mut sorted = ids.to_vec();
             sorted.sort_unstable();
@@ -216,6 +234,14 @@ impl Server {
         }
         let of_others = (!of_others.is_empty()).then(|| (digest(&of_others), Arc::from(of_others)));
         Ok(RequestFilter { own, of_others, recall, report })
+    }
+}
+
+/// The recall that is asked for; `None` where other parameters are given.
+fn recall_of(options: &SearchOptions) -> Option<f64> {
+    match options.effort {
+        Effort::Recall(recall) => Some(recall),
+        _ => None,
     }
 }
 

@@ -28,6 +28,7 @@ mod waits;
 mod worker;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
@@ -206,6 +207,11 @@ impl Server {
     /// Manifest of the served index.
     pub fn manifest(&self) -> &Manifest {
         self.state.index.index().manifest()
+    }
+
+    /// Folder of the served index; empty where memory nodes have it.
+    pub fn folder(&self) -> &Path {
+        &self.state.options.index
     }
 
     /// Identifies the index of all servers.

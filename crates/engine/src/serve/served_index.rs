@@ -1,6 +1,7 @@
 //! The index of a server: a whole one, a shard, or that of its part of the cluster.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use stratann_core::format::checksum;
 use stratann_core::kinds::IndexView;
@@ -17,6 +18,7 @@ use super::ServeOptions;
 use crate::exec::Segment;
 use crate::exec::scorer::Scorer;
 use crate::index::{Index, OpenOptions};
+use crate::manifest::Manifest;
 use crate::spread::Shard;
 use crate::spread::scatter::{self, Description, PartIndex};
 
@@ -78,8 +80,7 @@ impl ServedIndex {
                 (PartIndex::Shard(Box::new(Shard::open_beside(folder, server.into(), open)?)), None)
             }
             None => {
-                let mut index = Index::open(folder, open)?;
-                index.manifest().check_numbered(folder, "a server")?;
+                let mut index = Index::open(folder, beside_points(open, folder)?)?;
                 index.make_resident(&Quiet)?;
                 (PartIndex::Whole(Box::new(index)), None)
             }
@@ -175,10 +176,16 @@ impl ServedIndex {
     }
 
     pub(super) fn account(&self) -> Account {
-        match &self.held {
+        let mut account = match &self.held {
             PartIndex::Whole(index) => index.account(),
             PartIndex::Shard(shard) => shard.account(),
+        };
+        // The front opens them.
+        match self.index().manifest().points_bytes() {
+            0 => {}
+            bytes => account.add("ids and payloads", bytes),
         }
+        account
     }
 
     /// See [`Shard::landmarks`]; empty for an index that is not divided.
@@ -202,6 +209,16 @@ impl ServedIndex {
         let others = (0..parts.count()).filter(|&other| own.is_empty() || other != part);
         here.chain(others.flat_map(|other| description.replica_sets(parts.servers(other)))).collect()
     }
+}
+
+/// The options of an index whose ids and payloads are in memory, too.
+///
+/// # Errors
+/// A folder without an index.
+fn beside_points(open: OpenOptions, folder: &Path) -> Result<OpenOptions> {
+    let Some(budget) = open.ram_budget else { return Ok(open) };
+    let taken = Manifest::read(folder)?.1.points_bytes();
+    Ok(OpenOptions { ram_budget: Some(budget.saturating_sub(taken)), ..open })
 }
 
 impl Segment for ServedIndex {

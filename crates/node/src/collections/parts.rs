@@ -138,14 +138,11 @@ fn with_payloads(hits: Vec<(Hit, Its<'_>)>, left: &mut usize) -> Result<Vec<Hit>
             of_segment.or_insert_with(|| (own, RoaringBitmap::new())).1.insert(place.row);
         }
     }
-    let mut read: HashMap<(u64, u32), Vec<u8>> = HashMap::new();
+    let mut read: HashMap<u64, HashMap<u32, Vec<u8>>> = HashMap::new();
     for (number, (own, rows)) in wanted {
-        let Some(payloads) = &own.segment.payloads else { continue };
-        payloads.for_rows(&rows, |row, json| {
-            spend(left, json.len())?;
-            read.insert((number, row), json.to_vec());
-            Ok(())
-        })?;
+        if let Some(payloads) = &own.segment.payloads {
+            read.insert(number, payloads.of_rows(&rows, |bytes| spend(left, bytes))?);
+        }
     }
     let with_its_payload = |(hit, its): (Hit, Its<'_>)| {
         let newer = match &its {
@@ -158,7 +155,9 @@ fn with_payloads(hits: Vec<(Hit, Its<'_>)>, left: &mut usize) -> Result<Vec<Hit>
         }
         let payload = match its {
             Its::Content(_) => None,
-            Its::Row(own, place) => read.remove(&(own.segment.entry.number, place.row)),
+            Its::Row(own, place) => {
+                read.get_mut(&own.segment.entry.number).and_then(|of_segment| of_segment.remove(&place.row))
+            }
         };
         Ok(Hit { payload, ..hit })
     };

@@ -8,5 +8,5 @@ mod open;
 mod spool;
 mod temporary;
 
-pub use open::{Matching, Points};
-pub use spool::{Spool, SpooledPoints};
+pub use open::{Matching, Points, Spend};
+pub use spool::{Spool, SpooledPoints, check_kind};

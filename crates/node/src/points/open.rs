@@ -1,6 +1,6 @@
 //! Ids and payloads of a published index.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +15,9 @@ use stratann_storage::{Error, ErrorKind, Result};
 use crate::collections::Hit;
 use crate::rows::ExternalId;
 use crate::segments::{IdTable, Payloads};
+
+/// Asks for bytes of payloads before they are kept; refuses what is too much.
+pub type Spend<'a> = &'a mut dyn FnMut(usize) -> Result<()>;
 
 /// The open ids and payloads of an index. Pages of ids and blocks of payloads are read on demand.
 pub struct Points {
@@ -61,6 +64,16 @@ impl Points {
     /// Memory of the tables and of the rows of a filter, bytes.
     pub fn memory_bytes(&self) -> u64 {
         memory(&self.ids, self.payloads.as_ref()) + u64::from(self.rows) / 8
+    }
+
+    /// Whether all ids are numbers, by which the index itself knows its rows.
+    pub fn has_numbers(&self) -> bool {
+        self.facts.has_numbers()
+    }
+
+    /// Rows of the index, deleted ones included.
+    pub fn rows(&self) -> u32 {
+        self.rows
     }
 
     /// Indexes of fields.
@@ -117,21 +130,28 @@ impl Points {
     /// # Errors
     /// As [`Points::matching`].
     pub fn hits(&self, results: impl Iterator<Item = (u64, f32)>, with_payload: bool) -> Result<Vec<Hit>> {
+        let mut spend = |_: usize| Ok(());
+        self.hits_within(results, if with_payload { Some(&mut spend) } else { None })
+    }
+
+    /// As [`Points::hits`], with payloads where there is a `spend`, which is asked for the bytes of each.
+    ///
+    /// # Errors
+    /// As [`Points::matching`], and what `spend` returns.
+    pub fn hits_within(
+        &self,
+        results: impl Iterator<Item = (u64, f32)>,
+        spend: Option<Spend<'_>>,
+    ) -> Result<Vec<Hit>> {
         let (mut hits, mut rows) = (Vec::new(), Vec::new());
         for (known, distance) in results {
-            let (id, row) = self.point(known, with_payload).map_err(of_index)?;
+            let (id, row) = self.point(known, spend.is_some()).map_err(of_index)?;
             rows.push(row);
             hits.push(Hit { id, distance, payload: None, vector: None });
         }
-        if let Some(payloads) = self.payloads.as_ref().filter(|_| with_payload) {
-            let mut read = HashMap::new();
-            let wanted: RoaringBitmap = rows.iter().copied().collect();
-            let keep = |row: u32, json: &[u8]| {
-                read.insert(row, json.to_vec());
-                Ok(())
-            };
-            payloads.for_rows(&wanted, keep).map_err(of_index)?;
-            hits.iter_mut().zip(&rows).for_each(|(hit, row)| hit.payload = read.get(row).cloned());
+        if let (Some(payloads), Some(spend)) = (&self.payloads, spend) {
+            let mut read = payloads.of_rows(&rows.iter().copied().collect(), spend).map_err(of_index)?;
+            hits.iter_mut().zip(&rows).for_each(|(hit, row)| hit.payload = read.remove(row));
         }
         Ok(hits)
     }

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use stratann_engine::build::{PointFiles, PointPaths};
 use stratann_engine::dataset::{Reader, bin_suffix};
+use stratann_engine::kinds::known::IN_MEMORY_NODES;
 use stratann_engine::manifest::PointFacts;
 use stratann_kernel::DType;
+use stratann_params::IndexKind as KindOfIndex;
 use stratann_payload::{IndexKind, Payload, Schema};
 use stratann_storage::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
@@ -69,6 +71,20 @@ struct SpooledPayloads {
     json: File,
     ends: File,
     count: u64,
+}
+
+/// Refuses a kind of index that keeps no points.
+///
+/// # Errors
+/// `BadInput`.
+pub fn check_kind(kind: KindOfIndex) -> Result<()> {
+    match kind {
+        IN_MEMORY_NODES => Err(Error::bad_input(format!(
+            "a {} is for memory nodes, which keep no payloads; choose another kind, or leave payload out",
+            kind.name()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 impl Spool {

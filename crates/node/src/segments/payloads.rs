@@ -2,6 +2,7 @@
 //! neither.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -309,6 +310,25 @@ impl Payloads {
         each: impl FnMut(u32, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.rows.for_json(rows, each)
+    }
+
+    /// Compact JSON of these rows, by row; those without a payload are left out. They are read together, and `spend` is
+    /// asked for the bytes of each.
+    ///
+    /// # Errors
+    /// As [`Payloads::get`], and what `spend` returns.
+    pub(crate) fn of_rows(
+        &self,
+        rows: &RoaringBitmap,
+        mut spend: impl FnMut(usize) -> Result<()>,
+    ) -> Result<HashMap<u32, Vec<u8>>> {
+        let mut read = HashMap::new();
+        self.for_rows(rows, |row, json| {
+            spend(json.len())?;
+            read.insert(row, json.to_vec());
+            Ok(())
+        })?;
+        Ok(read)
     }
 
     /// Calls `each` with compact JSON of all rows that have a payload, ascending.

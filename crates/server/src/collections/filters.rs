@@ -16,10 +16,11 @@ use super::ids;
 use crate::request::shortened;
 
 /// A filter of a request.
-pub(super) struct PointFilter {
-    pub(super) predicate: Arc<Predicate>,
+#[derive(Debug)]
+pub(crate) struct PointFilter {
+    pub(crate) predicate: Arc<Predicate>,
     /// Refuses conditions that no index answers.
-    pub(super) indexed_only: bool,
+    pub(crate) indexed_only: bool,
 }
 
 impl PointFilter {
@@ -132,7 +133,7 @@ enum Kinds {
 ///
 /// # Errors
 /// One line for the client; so have the others.
-pub(super) fn filter(
+pub(crate) fn filter(
     json: Option<&RawValue>,
     text: Option<&str>,
     indexed_only: bool,

@@ -29,7 +29,7 @@ use crate::shared::{Rejection, ReservedBytes, Shared, is_octets, json_response, 
 
 mod body;
 mod document;
-mod filters;
+pub(crate) mod filters;
 mod handlers;
 mod ids;
 mod openapi;

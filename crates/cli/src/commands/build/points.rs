@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use stratann_engine::build::BuildOptions;
-use stratann_import::{Columns, Rows as FileBatch, Wanted, open, shapes_of};
-use stratann_kernel::DType;
-use stratann_node::points::{Spool, SpooledPoints};
-use stratann_node::rows::ExternalId;
+use stratann_import::Columns;
+use stratann_import::spool::FilePoints;
+use stratann_node::points::SpooledPoints;
 use stratann_payload::Schema;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, Result};
 
 use crate::output::Output;
-use crate::point_columns::{begin_stage, field_indexes, payload_columns};
+use crate::point_columns::{field_indexes, payload_columns};
 use crate::progress::ProgressPrinter;
 
 /// Options of points.
@@ -79,8 +78,7 @@ impl Kept {
     /// Reads the points of a file into files beside the new index.
     ///
     /// # Errors
-    /// A file that is none of points, or has rows that are none; an id that two rows have; a RAM budget without room
-    /// for the ids; a disk that is full; an interruption.
+    /// As [`FilePoints::spool`].
     pub(super) fn spool(
         self,
         file: &Path,
@@ -88,30 +86,19 @@ impl Kept {
         common: &BuildOptions,
         output: Output,
     ) -> Result<SpooledPoints> {
-        let shapes = shapes_of(file, &self.columns, &[""])?;
-        let wanted = |&(dim, dtype): &_| Wanted { name: String::new(), dim, dtype, metric: common.metric };
-        let wanted: Vec<Wanted> = shapes.iter().map(wanted).collect();
-        let mut rows = open(file, &self.columns, &wanted)?;
-        let shape = shapes.first().copied().unwrap_or((0, DType::F32));
+        let points = FilePoints {
+            file,
+            columns: &self.columns,
+            index,
+            metric: common.metric,
+            schema: self.schema,
+            ram_budget: common.ram_budget,
+        };
         let printer = ProgressPrinter::new(output);
-        let mut spool = Spool::create(file, index, shape, self.schema, common.ram_budget)?;
-        begin_stage(&printer, "reading", file, &*rows);
-        let mut shown = 0;
-        while let Some(batch) = rows.next_rows()? {
-            printer.check_interrupted()?;
-            let vectors = batch.vectors.first().map_or(&[][..], |own| &own.vectors);
-            spool.push(ids_of(&batch).as_deref(), vectors, &batch.payloads)?;
-            printer.advance(rows.done().saturating_sub(shown));
-            shown = rows.done();
-        }
-        let spooled = spool.finish();
+        let spooled = points.spool(&printer);
         printer.finish();
         spooled
     }
-}
-
-fn ids_of(batch: &FileBatch) -> Option<Vec<ExternalId>> {
-    batch.ids.as_ref().map(|ids| ids.iter().map(ExternalId::of_filter).collect())
 }
 
 /// The error of a file of points where vectors alone are built from.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
+use stratann_import::spool::begin_stage;
 use stratann_import::{Columns, FileRows, Rows as FileBatch, VectorColumn, Wanted, open, shapes_of};
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{
@@ -22,7 +23,7 @@ use crate::Verdict;
 use crate::data_folder::{self, Ids, plain};
 use crate::output::{Output, count, duration};
 use crate::parameters::{Parameters, Rows};
-use crate::point_columns::{begin_stage, payload_columns};
+use crate::point_columns::payload_columns;
 use crate::progress::ProgressPrinter;
 
 /// Rows that are left out between two looks for an interruption.

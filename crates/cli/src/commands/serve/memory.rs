@@ -39,5 +39,6 @@ fn manifest(engine: &ServeOptions) -> Option<Manifest> {
 pub(super) fn cache_bytes(asked: CacheBudget, engine: &ServeOptions) -> u64 {
     let Some(manifest) = manifest(engine) else { return asked.given().unwrap_or(0) };
     let reserve = stratann_engine::search::usual_reserve(&manifest, engine.batch_options, engine.threads);
-    asked.shared_bytes(&manifest, engine.ram_budget, &reserve)
+    let left = engine.ram_budget.map(|budget| budget.saturating_sub(manifest.points_bytes()));
+    asked.shared_bytes(&manifest, left, &reserve)
 }
