@@ -325,7 +325,7 @@ fn budgets_are_kept_or_refused() {
     assert!((least..least * 103 / 100).contains(&vectors), "{vectors}");
     let open = OpenOptions { ram_budget: Some(4 << 20), ..OpenOptions::default() };
     let e = Index::open(dir.path(), open).err().unwrap();
-    assert!(e.kind == ErrorKind::Budget && e.message.contains("--ram-budget 19MiB"), "{e}");
+    assert!(e.kind == ErrorKind::Budget && e.message.contains("--ram-budget 20MiB"), "{e}");
     let small = BuildOptions { ram_budget: Some(1 << 20), ..options(Metric::L2, 40) };
     let folder = tempfile::tempdir().unwrap();
     let e = build(&set.reader(), folder.path(), &small, &Quiet).unwrap_err();

@@ -3,7 +3,8 @@
 //! payloads FOLDER VECTORS QUERIES [rows=N]
 //!
 //! It loads vectors with payloads, changes the payloads of a tenth by a filter and folds them in, writes the same
-//! points as upserts and merges them, and searches with and without payloads and filters. Costs are processor time of the process.
+//! points as upserts and merges them, and searches with and without payloads and filters. Costs are processor time of
+//! the process.
 #![allow(clippy::print_stdout, reason = "a program that reports")]
 
 use std::path::Path;

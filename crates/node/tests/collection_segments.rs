@@ -192,7 +192,7 @@ fn segments_between_are_scanned_while_they_are_small() {
     let spec = Spec { dim: 8, metric: Metric::L2, dtype: DType::U8, kind: Some(IndexKind::DiskGraph) };
     // The largest segment, and what becomes of three checkpoints of 300 rows.
     for (scanned_rows, others) in
-        [(1000, vec![(IndexKind::Flat, 900)]), (100, vec![(IndexKind::DiskGraph, 300); 3])]
+        [(1000, vec![(IndexKind::Flat, 900)]), (100, vec![(IndexKind::DiskGraph, 900)])]
     {
         let place = place();
         let segments =
@@ -200,9 +200,9 @@ fn segments_between_are_scanned_while_they_are_small() {
         let options = Options { segments, ..options() };
         let node = Node::open(place.path(), &options, &Quiet).unwrap();
         let points = node.create_collection("points", spec).unwrap();
-        fill(&points, 0..16_000);
+        fill(&points, 0..8_000);
         points.compact(&Quiet).unwrap();
-        for first in [16_000, 16_300, 16_600] {
+        for first in [8_000, 8_300, 8_600] {
             fill(&points, first..first + 300);
             wait_for_jobs(&points);
         }
@@ -210,7 +210,7 @@ fn segments_between_are_scanned_while_they_are_small() {
             points.facts().unwrap().segments.iter().map(|own| (own.kind.unwrap(), own.rows)).collect()
         };
         let (largest, found) = (kinds(&points)[0], kinds(&points)[1..].to_vec());
-        assert_eq!((largest, &found), ((IndexKind::DiskGraph, 16_000), &others));
+        assert_eq!((largest, &found), ((IndexKind::DiskGraph, 8_000), &others));
         assert!(recall(&points, 0.9) >= 0.88);
         let search = |points: &Collection| points.search(&vectors(&spec, 9, 1), 10).unwrap();
         let (hits, is_scanned) = (search(&points).hits, scanned_rows == 1000);
@@ -223,7 +223,7 @@ fn segments_between_are_scanned_while_they_are_small() {
         wait_for_jobs(&points);
         assert_eq!(search(&points).hits, hits);
         assert_eq!(search(&points).delta.codes > 0, is_scanned);
-        points.delete(&(0..16_890).map(number).collect::<Vec<_>>()).unwrap();
+        points.delete(&(0..8_890).map(number).collect::<Vec<_>>()).unwrap();
         assert_eq!(search(&points).hits[0].len(), 10);
         node.verify("points").unwrap();
     }

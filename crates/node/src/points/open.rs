@@ -14,7 +14,7 @@ use stratann_storage::{Error, ErrorKind, Result};
 
 use crate::collections::Hit;
 use crate::rows::ExternalId;
-use crate::segments::{IdTable, Payloads};
+use crate::segments::{IdTable, Payloads, missing};
 
 /// Asks for bytes of payloads before they are kept; refuses what is too much.
 pub type Spend<'a> = &'a mut dyn FnMut(usize) -> Result<()>;
@@ -50,7 +50,8 @@ impl Points {
         let Some((paths, facts)) = PointPaths::of(folder, manifest)?.zip(manifest.points.clone()) else {
             return Ok(None);
         };
-        let (ids, payloads) = opened(&paths, facts.payloads > 0, manifest.rows).map_err(of_index)?;
+        let (ids, payloads) =
+            opened(&paths, facts.payloads > 0, manifest.rows).map_err(missing).map_err(of_index)?;
         Ok(Some(Points {
             folder: folder.into(),
             rows: manifest.rows as u32,

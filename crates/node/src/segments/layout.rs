@@ -5,6 +5,8 @@ use stratann_storage::data_file::FileEntry;
 
 use crate::rows::{Key, RowKind};
 
+/// Level of the largest segment.
+pub(crate) const LARGEST: u8 = 2;
 /// Version of this form.
 const VERSION: u32 = 1;
 

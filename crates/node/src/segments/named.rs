@@ -340,7 +340,7 @@ pub(super) fn damaged(folder: &Path, why: &str) -> Error {
 }
 
 /// A file that is missing is damage.
-pub(super) fn missing(e: Error) -> Error {
+pub(crate) fn missing(e: Error) -> Error {
     match e.kind {
         ErrorKind::BadInput => Error::corrupt(e.message),
         _ => e,

@@ -1,18 +1,18 @@
 //! Which segments are merged next.
 //!
-//! A checkpoint is a segment of level 0, which is scanned. Level 1 is between: three checkpoints become one, or a single
-//! one with too many rows to be scanned; those of similar size become a larger one. Level 2 is one segment that holds
+//! A checkpoint is a segment of level 0, which is scanned. Level 1 is between: three checkpoints become one, or one
+//! that has too many rows to be scanned; those of similar size become a larger one. Level 2 is one segment that holds
 //! most rows. So each row is written a bounded number of times, and a query has few parts. Minor merges are those into
 //! level 1. They go on while the largest segment is merged, which takes long.
 
 use std::ops::RangeInclusive;
 
+use super::layout::LARGEST;
+
 /// Level of a checkpoint.
 const CHECKPOINT: u8 = 0;
 /// Level between.
 const BETWEEN: u8 = 1;
-/// Level of the largest segment.
-pub(crate) const LARGEST: u8 = 2;
 /// Segments of a level before they are merged, unless they have enough rows.
 const SEGMENTS_MAX: usize = 3;
 /// Segments that are scanned, and together too large for it, before they become one that is not.
@@ -184,8 +184,8 @@ mod tests {
         let sized = |level, left| Sized { level, left, dead: 0, is_free: true };
         let minor = |all: &[Sized]| next_minor_merge(all, ROWS_MIN, ROWS_MIN).map(|next| next.segments);
         let taken = |left| Sized { is_free: false, ..sized(LARGEST, left) };
-        assert_eq!(minor(&[sized(2, 900_000), sized(0, 15_999)]), None);
-        assert_eq!(minor(&[sized(2, 900_000), sized(0, 16_000)]), Some(vec![1]));
+        assert_eq!(minor(&[sized(2, 900_000), sized(0, 16_000)]), None, "it is scanned");
+        assert_eq!(minor(&[sized(2, 900_000), sized(0, 16_001)]), Some(vec![1]));
         let many = [sized(2, 900_000), sized(1, 60_000), sized(1, 60_000), sized(0, 60_000)];
         assert_eq!(minor(&many), None, "they go into the largest");
         let beside = [taken(900_000), sized(1, 60_000), sized(1, 60_000), sized(0, 60_000)];

@@ -1,8 +1,8 @@
 //! The rows of a checkpoint in memory, compared by codes in coarse lists as points in memory are.
 //!
 //! A checkpoint is an index that scans all of its vectors, and a query has several of them beside the larger segments.
-//! So its rows stay in memory until a merge into the largest takes them, with codes and lists of their own. Making these
-//! takes most of the time of opening, so they are made beside the first searches, which compare all vectors.
+//! So its rows stay in memory until a merge into the largest takes them, with codes and lists of their own. Making
+//! these takes most of the time of opening, so they are made beside the first searches, which compare all vectors.
 
 use std::sync::OnceLock;
 

@@ -17,10 +17,9 @@ use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
 
 use super::content::Content;
 use super::ids::{IdTable, Place};
-use super::layout::SegmentEntry;
+use super::layout::{LARGEST, SegmentEntry};
 use super::named::{IndexTables, NamedIndex, damaged, missing};
 use super::payloads::{self, Indexing, Payloads};
-use super::policy::LARGEST;
 use super::scanned::ScannedRows;
 use crate::rows::ExternalId;
 
