@@ -47,7 +47,8 @@ impl Points {
     /// # Errors
     /// `Corrupt` for files that are missing, damaged or of another index; `Io`.
     pub fn open(folder: &Path, manifest: &Manifest) -> Result<Option<Points>> {
-        let Some((paths, facts)) = PointPaths::of(folder, manifest)?.zip(manifest.points.clone()) else {
+        let paths = PointPaths::of(folder, manifest).map_err(missing).map_err(of_index)?;
+        let Some((paths, facts)) = paths.zip(manifest.points.clone()) else {
             return Ok(None);
         };
         let (ids, payloads) =
