@@ -196,7 +196,6 @@ def test_each_mistake_is_named_and_leaves_nothing(tmp_path, base, name):
     ("more", "why"),
     [
         ({"payload": True, "vector_column": "vector"}, 'no column "vector" for vector_column;'),
-        ({"payload": ["colour"]}, 'no column "colour" for payload;'),
         ({"payload": True, "ids": "code"}, 'no column "code" for ids;'),
         ({"payload": "price"}, "pass a list"),
         ({"payload": True, "vector_column": 7}, "type int"),
