@@ -43,7 +43,7 @@ impl PointPaths {
     /// Those of a published index; `None` of one without points. They are there, with the lengths of the manifest.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is missing, or has another length; `Io`.
+    /// `BadInput` for a file that is missing; `Corrupt` for one that has another length; `Io`.
     pub fn of(folder: &Path, manifest: &Manifest) -> Result<Option<PointPaths>> {
         let Some(points) = &manifest.points else { return Ok(None) };
         let needed = if points.payloads > 0 { &files::OF_POINTS[..] } else { &files::OF_POINTS[..1] };

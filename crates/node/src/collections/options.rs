@@ -75,8 +75,8 @@ pub struct SegmentOptions {
     pub checkpoint_bytes: u64,
     /// The same for a collection without segments, whose searches compare all points.
     pub first_rows: u64,
-    /// Most rows of a segment that is scanned, but for checkpoints. Building a graph of so many costs far more than the
-    /// searches that have it meanwhile gain.
+    /// Most rows of a segment that is scanned, but for checkpoints. Building a graph of so many takes far more than
+    /// searches gain by it before a merge takes it.
     pub scanned_rows: u64,
     /// Newer payloads of a segment from which on they are written into it, if one row in twenty has one.
     pub fold_payloads: u64,
