@@ -33,9 +33,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// What stands where none is yet.
-    const NONE: Candidate = Candidate { distance: u32::MAX, id: u32::MAX, progress: Progress::Expanded };
-
     fn key(&self) -> u64 {
         key(self.distance, self.id)
     }
@@ -102,43 +99,37 @@ impl Beam {
     }
 
     /// Offers fresh candidates by their [`key`]s: what is in the beam afterwards does not depend on their order. Sorts
-    /// `keys`, and keeps those that are taken; `places` is scratch.
-    pub(crate) fn offer_all(&mut self, keys: &mut Vec<u64>, places: &mut Vec<usize>) {
+    /// `keys`; `tail` is scratch.
+    pub(crate) fn offer_all(&mut self, keys: &mut [u64], tail: &mut Vec<Candidate>) {
         keys.sort_unstable();
-        keys.dedup();
-        self.place_new(keys, places);
-        let Some(&first) = places.first() else { return };
-        let (before, new) = (self.entries.len(), keys.len());
-        self.entries.resize((before + new).min(self.capacity), Candidate::NONE);
-        // From the back, so that whatever moves is read before its place is taken. Few come, and runs move as bytes.
-        let (end, mut until) = (self.entries.len(), before);
-        for (ahead, (&key, &at)) in keys.iter().zip(&*places).enumerate().rev() {
-            let moved = until.min((end - 1).saturating_sub(ahead));
-            if at < moved {
-                self.entries.copy_within(at..moved, at + ahead + 1);
+        let Some(&least) = keys.first() else { return };
+        let from = self.entries.partition_point(|c| c.key() < least);
+        tail.clear();
+        tail.extend_from_slice(&self.entries[from..]);
+        self.entries.truncate(from);
+        let mut old = tail.iter().copied().peekable();
+        for &key in &*keys {
+            while let Some(before) = old.next_if(|c| c.key() < key) {
+                self.push(before);
             }
-            if let Some(place) = self.entries.get_mut(at + ahead) {
-                *place =
-                    Candidate { distance: (key >> 32) as u32, id: key as u32, progress: Progress::Fresh };
+            if old.peek().is_some_and(|c| c.key() == key)
+                || self.entries.last().is_some_and(|c| c.key() == key)
+            {
+                continue;
             }
-            until = at;
+            if self.entries.len() < self.capacity {
+                self.first_fresh = self.first_fresh.min(self.entries.len());
+            }
+            self.push(Candidate { distance: (key >> 32) as u32, id: key as u32, progress: Progress::Fresh });
         }
-        self.first_fresh = self.first_fresh.min(first);
+        let room = self.capacity.saturating_sub(self.entries.len());
+        self.entries.extend(old.take(room));
     }
 
-    /// Keeps those of ascending keys that the beam lacks and has room for, and finds how many entries come before each.
-    fn place_new(&self, keys: &mut Vec<u64>, places: &mut Vec<usize>) {
-        places.clear();
-        let mut from = 0;
-        keys.retain(|&key| {
-            from += self.entries[from..].partition_point(|c| c.key() < key);
-            let is_known = self.entries.get(from).is_some_and(|c| c.key() == key);
-            let is_taken = !is_known && from + places.len() < self.capacity;
-            if is_taken {
-                places.push(from);
-            }
-            is_taken
-        });
+    fn push(&mut self, candidate: Candidate) {
+        if self.entries.len() < self.capacity {
+            self.entries.push(candidate);
+        }
     }
 
     /// Adds a candidate behind all others. False where there is no room, or it does not come after them.
@@ -258,13 +249,13 @@ mod tests {
             rounds in prop::collection::vec(prop::collection::vec((0u32..50, 0u32..20), 0..30), 0..20),
             capacity in 1usize..24,
         ) {
-            let (mut one, mut many, mut places) = (Beam::default(), Beam::default(), Vec::new());
+            let (mut one, mut many, mut tail) = (Beam::default(), Beam::default(), Vec::new());
             one.reset(capacity);
             many.reset(capacity);
             for round in rounds {
                 round.iter().for_each(|&(distance, id)| { one.offer(distance, id, Progress::Fresh); });
                 let mut keys: Vec<u64> = round.iter().map(|&(distance, id)| key(distance, id)).collect();
-                many.offer_all(&mut keys, &mut places);
+                many.offer_all(&mut keys, &mut tail);
                 prop_assert_eq!(one.entries(), many.entries());
                 prop_assert_eq!(one.next_fresh(0), many.next_fresh(0));
                 if let Some(at) = one.next_fresh(0) {

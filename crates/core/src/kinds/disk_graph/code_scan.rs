@@ -56,7 +56,7 @@ fn compare_codes(cx: &mut StepContext<'_, DiskGraph>) -> bool {
             scratch.keys.select_nth_unstable(most);
             scratch.keys.truncate(most);
         }
-        cx.own.beam.offer_all(&mut scratch.keys, &mut scratch.places);
+        cx.own.beam.offer_all(&mut scratch.keys, &mut scratch.moved);
         scratch.keys.clear();
     }
     ids.clear();

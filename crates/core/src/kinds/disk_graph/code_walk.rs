@@ -179,13 +179,13 @@ fn select(cx: &mut StepContext<'_, DiskGraph>) -> Option<u32> {
 
 /// Offers the neighbours that a round has selected.
 fn offer_selected(cx: &mut StepContext<'_, DiskGraph>) {
-    let Scratch { keys, places, .. } = &mut *cx.scratch;
+    let Scratch { keys, moved, .. } = &mut *cx.scratch;
     match keys[..] {
         [] => {}
         [key] => {
             cx.own.beam.offer((key >> 32) as u32, key as u32, Progress::Fresh);
         }
-        _ => cx.own.beam.offer_all(keys, places),
+        _ => cx.own.beam.offer_all(keys, moved),
     }
     keys.clear();
 }

@@ -33,7 +33,7 @@ pub(super) fn enter(cx: &mut StepContext<'_, DiskGraph>) {
 }
 
 fn score_head_nodes(cx: &mut StepContext<'_, DiskGraph>, beam: &mut Beam) {
-    let Scratch { head_nodes, ids, query, distances, visited, keys, places, .. } = &mut *cx.scratch;
+    let Scratch { head_nodes, ids, query, distances, visited, keys, moved, .. } = &mut *cx.scratch;
     cx.q.stats.repeats += visited.keep_new(head_nodes) as u64;
     let graph = cx.view;
     match graph.codes {
@@ -51,7 +51,7 @@ fn score_head_nodes(cx: &mut StepContext<'_, DiskGraph>, beam: &mut Beam) {
         let pairs = head_nodes.iter().zip(distances.iter()).filter(|(_, distance)| **distance < threshold);
         keys.clear();
         keys.extend(pairs.map(|(&head, &distance)| key(distance, head)));
-        beam.offer_all(keys, places);
+        beam.offer_all(keys, moved);
         return keys.clear();
     }
     for (&head, &distance) in head_nodes.iter().zip(distances.iter()) {

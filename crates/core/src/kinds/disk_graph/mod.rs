@@ -257,9 +257,9 @@ pub struct Scratch {
     remote_blocks: Vec<u32>,
     /// Nodes that a round in memory follows, or blocks that it uses.
     round: Vec<u32>,
-    /// Keys of candidates that are offered together, and their places.
+    /// Keys of candidates that are offered together, and candidates that make room for them.
     keys: Vec<u64>,
-    places: Vec<usize>,
+    moved: Vec<Candidate>,
     expected: ExpectedDistances,
 }
 

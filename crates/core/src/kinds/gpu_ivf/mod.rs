@@ -84,9 +84,9 @@ pub struct Scratch {
     visited: Visited,
     beam: Beam,
     nodes: Vec<u32>,
-    // Keys of lists that are offered together, and their places.
+    // Keys of lists that are offered together, and lists that make room for them.
     keys: Vec<u64>,
-    places: Vec<usize>,
+    moved: Vec<Candidate>,
     // The job for the scorer of codes.
     ranges: Vec<(u32, u32)>,
     ids: Vec<u32>,

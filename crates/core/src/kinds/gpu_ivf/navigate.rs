@@ -98,7 +98,7 @@ fn rows_of(cx: &StepContext<'_, GpuIvf>, list: u32) -> Range<u32> {
 }
 
 fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut Beam) {
-    let Scratch { query, visited, keys, places, .. } = &mut *cx.scratch;
+    let Scratch { query, visited, keys, moved, .. } = &mut *cx.scratch;
     cx.q.stats.repeats += visited.keep_new(nodes) as u64;
     cx.q.stats.code_comparisons += nodes.len() as u64;
     let is_sorted = nodes.len() > SORTED_LISTS;
@@ -116,7 +116,7 @@ fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, bea
             false => drop(beam.offer(key, node, Progress::Fresh)),
         }
     }
-    beam.offer_all(keys, places);
+    beam.offer_all(keys, moved);
 }
 
 /// Collects the members of the ranked lists that may be returned, as a job for the scorer of codes. `None` when a list
