@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::sieve::Sieve;
@@ -24,7 +25,7 @@ use crate::segments::Segment;
 const BYTES_MAX: u64 = 64 << 20;
 /// Part of the memory of segments that sieves may have.
 const PART_OF_SEGMENTS: u64 = 16;
-/// Most sieves that are kept: each is looked at by every search with a filter.
+/// Most sieves that are kept: each is looked at when one has to make room.
 const SIEVES_MAX: usize = 1024;
 /// Bytes of a sieve besides its rows and its predicate.
 const FIXED_BYTES: u64 = 256;
@@ -54,7 +55,7 @@ struct Matching {
 }
 
 /// What a sieve is of.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct SieveKey {
     collection: u64,
     segment: u64,
@@ -65,8 +66,13 @@ struct SieveKey {
     predicate: Arc<Predicate>,
 }
 
+impl Hash for SieveKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.collection, self.segment, self.overlay, self.predicate.key()).hash(state);
+    }
+}
+
 struct Entry {
-    key: SieveKey,
     matching: Arc<Matching>,
     bytes: u64,
     used: u64,
@@ -74,7 +80,7 @@ struct Entry {
 
 #[derive(Default)]
 struct Kept {
-    entries: Vec<Entry>,
+    entries: HashMap<SieveKey, Entry>,
     uses: u64,
     bytes: u64,
     reserved: Option<Reservation>,
@@ -145,8 +151,7 @@ impl Sieves {
         let mut kept = self.lock();
         kept.uses += 1;
         let uses = kept.uses;
-        let hash = key.predicate.key();
-        let own = kept.entries.iter_mut().find(|own| own.key.predicate.key() == hash && own.key == *key)?;
+        let own = kept.entries.get_mut(key)?;
         own.used = uses;
         Some(own.matching.clone())
     }
@@ -155,20 +160,19 @@ impl Sieves {
     fn keep(&self, key: SieveKey, matching: Arc<Matching>) {
         let bytes = matching.bytes() + key.predicate.bytes() as u64;
         let mut kept = self.lock();
-        if bytes > self.bytes_max || kept.entries.iter().any(|own| own.key == key) {
+        if bytes > self.bytes_max || kept.entries.contains_key(&key) {
             return;
         }
         while kept.bytes + bytes > self.bytes_max || kept.entries.len() >= SIEVES_MAX {
-            let oldest = (0..kept.entries.len()).min_by_key(|&at| kept.entries[at].used);
-            let Some(oldest) = oldest else { break };
-            let gone = kept.entries.swap_remove(oldest);
+            let oldest = kept.entries.iter().min_by_key(|(_, own)| own.used).map(|(key, _)| key.clone());
+            let Some(gone) = oldest.and_then(|key| kept.entries.remove(&key)) else { break };
             kept.bytes -= gone.bytes;
         }
         let all = kept.bytes + bytes;
         if kept.reserve(&self.memory, all) {
             kept.bytes = all;
             let used = kept.uses;
-            kept.entries.push(Entry { key, matching, bytes, used });
+            kept.entries.insert(key, Entry { matching, bytes, used });
         }
     }
 
