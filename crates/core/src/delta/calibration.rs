@@ -59,29 +59,43 @@ pub(super) struct Calibration {
     usual: [f32; 2],
 }
 
+/// Something for queries that are like the rows, and for others.
+#[derive(Clone, Copy, Debug)]
+struct Both<T> {
+    alike: T,
+    unlike: T,
+}
+
+impl<T: Copy> Both<T> {
+    /// Whether something is beyond the value for a query.
+    fn are_passed(&self, is_beyond: impl Fn(T) -> bool, is_alike: impl Fn() -> bool) -> bool {
+        is_beyond(self.unlike) || is_beyond(self.alike) && is_alike()
+    }
+}
+
 /// Which lists are scanned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needed {
-    /// Factors beyond which none is, of queries that are like the rows.
-    pub(super) alike: f32,
-    /// Of others.
-    pub(super) unlike: f32,
-    /// How many are, of queries that are like the rows.
-    pub(super) lists_alike: f64,
-    /// Of others.
-    pub(super) lists_unlike: f64,
+    /// Factors beyond which none is.
+    factor: Both<f32>,
+    /// How many are.
+    lists: Both<f64>,
 }
 
 impl Needed {
+    /// The largest factor of a list that is scanned.
+    pub(super) fn factor_max(&self, is_alike: bool) -> f32 {
+        if is_alike { self.factor.alike } else { self.factor.unlike }
+    }
+
     /// Whether so many lists are enough.
     pub(super) fn are_enough(&self, lists: usize, is_alike: impl Fn() -> bool) -> bool {
-        let lists = lists as f64;
-        lists >= self.lists_unlike || lists >= self.lists_alike && is_alike()
+        self.lists.are_passed(|most| lists as f64 >= most, is_alike)
     }
 
     /// Whether a list of this factor is too far.
     pub(super) fn is_far(&self, factor: f32, is_alike: impl Fn() -> bool) -> bool {
-        factor > self.unlike || factor > self.alike && is_alike()
+        self.factor.are_passed(|most| factor > most, is_alike)
     }
 }
 
@@ -199,8 +213,8 @@ impl Calibration {
     pub(super) fn needed(&self, recall: f64, k: usize, share: f64) -> Needed {
         const ALL: f64 = f64::INFINITY;
         if recall >= 1.0 || !self.is_known() {
-            let (alike, unlike) = (f32::INFINITY, f32::INFINITY);
-            return Needed { alike, unlike, lists_alike: ALL, lists_unlike: ALL };
+            let factor = Both { alike: f32::INFINITY, unlike: f32::INFINITY };
+            return Needed { factor, lists: Both { alike: ALL, unlike: ALL } };
         }
         let share_of = |missed: f64| 1.0 - (1.0 - recall) * missed;
         let factor = |missed: f64| {
@@ -212,10 +226,8 @@ impl Calibration {
         let lists =
             |missed: f64| if share > 0.0 { self.ranks.quantile(share_of(missed)) * times } else { ALL };
         Needed {
-            alike: factor(MISSED),
-            unlike: factor(MISSED_UNLIKE),
-            lists_alike: lists(MISSED_BY_RANK),
-            lists_unlike: lists(MISSED_UNLIKE),
+            factor: Both { alike: factor(MISSED), unlike: factor(MISSED_UNLIKE) },
+            lists: Both { alike: lists(MISSED_BY_RANK), unlike: lists(MISSED_UNLIKE) },
         }
     }
 }

@@ -287,7 +287,7 @@ impl Lists {
         // Lists that are far by the first limit are far by all later ones. A query that is like the rows stays so.
         let is_alike = asked.1 < f32::INFINITY && !query.is_unlike(&self.calibration, metric, asked);
         let first = match asked.1 < f32::INFINITY {
-            true => (code_scale(metric, asked.1), if is_alike { needed.alike } else { needed.unlike }),
+            true => (code_scale(metric, asked.1), needed.factor_max(is_alike)),
             false => (0.0, f32::INFINITY),
         };
         query.order(self, first);
