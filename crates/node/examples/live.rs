@@ -1,10 +1,12 @@
 //! A collection that is written and searched at once: `make bench-collections`.
 //!
 //! live FOLDER VECTORS QUERIES [kind=KIND] [rows=N] [seconds=S] [rate=ROWS] [threads=N] [budget_mib=N] [grow=0]
+//!      [compact=0]
 //!
 //! It loads the vectors as fast as they are taken, compacts, searches alone, then searches while `rate` new rows a
 //! second are written for `seconds`, and opens the collection again. A collection that is in the folder is used as it
-//! is. Every figure is of one run, on a line of JSON. Where other programs run, `cpu_p99_us` says more than `p99_us`.
+//! is; with compact=0 it is searched as it is, and nothing is written. Every figure is of one run, on a line of JSON.
+//! Where other programs run, `cpu_p99_us` says more than `p99_us`.
 #![allow(clippy::print_stdout, reason = "a program that reports")]
 
 use std::collections::BTreeMap;
@@ -36,6 +38,7 @@ struct Setting {
     seconds: u64,
     rate: u64,
     recall: f64,
+    compacts: bool,
 }
 
 fn main() -> Result<()> {
@@ -68,11 +71,13 @@ fn main() -> Result<()> {
         seconds: number("seconds", 60),
         rate: number("rate", 2000),
         recall: named.get("recall").map_or(0.95, |own| own.parse().expect("a number")),
+        compacts: number("compact", 1) != 0,
     };
     let budget = named.get("budget_mib").map(|own| own.parse::<u64>().expect("a number") << 20);
     let mut options = Options::of_budget(budget);
     options.segments.threads = number("threads", 2) as usize;
     options.segments.grows_graphs = number("grow", 1) != 0;
+    options.segments.in_background = setting.compacts;
     run(&setting, &options)
 }
 
@@ -86,14 +91,25 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
             points
         }
     };
-    let (begin, cpu) = (Instant::now(), cpu_us());
+    let (begin, cpu, written) = (Instant::now(), cpu_us(), written_bytes());
     let facts = points.facts()?;
+    if !setting.compacts {
+        describe(&points)?;
+        let time = Duration::from_secs(setting.seconds);
+        report("quiet", &search_for(setting, &points, time, &AtomicBool::new(false))?);
+        report("recall", &[("after", recall(setting, &points)?)]);
+        return Ok(());
+    }
     if facts.segments.len() != 1 || facts.delta_points > 0 {
         points.compact(&Quiet)?;
     }
     report(
         "compact",
-        &[("seconds", begin.elapsed().as_secs_f64()), ("cpu_s", (cpu_us() - cpu) as f64 / 1e6)],
+        &[
+            ("seconds", begin.elapsed().as_secs_f64()),
+            ("cpu_s", (cpu_us() - cpu) as f64 / 1e6),
+            ("written_mib", ((written_bytes() - written) >> 20) as f64),
+        ],
     );
     describe(&points)?;
     let quiet =
@@ -213,7 +229,8 @@ fn write(points: &Collection, (ids, vectors): &(Vec<ExternalId>, Vec<u8>)) -> Re
 }
 
 fn load(setting: &Setting, points: &Collection) -> Result<()> {
-    let (begin, cpu, mut waits, mut first_wait) = (Instant::now(), cpu_us(), 0, None);
+    let (begin, cpu, written, mut waits, mut first_wait) =
+        (Instant::now(), cpu_us(), written_bytes(), 0, None);
     let mut made = Duration::ZERO;
     for first in (0..setting.rows).step_by(BATCH as usize) {
         let making = Instant::now();
@@ -235,6 +252,7 @@ fn load(setting: &Setting, points: &Collection) -> Result<()> {
             ("rows_per_s_until_full", before as f64 / until.as_secs_f64()),
             ("waits", waits as f64),
             ("cpu_s", (cpu_us() - cpu) as f64 / 1e6),
+            ("written_mib", ((written_bytes() - written) >> 20) as f64),
         ],
     );
     Ok(())

@@ -16,7 +16,7 @@ use stratann_node::collections::{
 use stratann_node::rows::ExternalId;
 use stratann_params::IndexKind;
 use stratann_payload::Filter;
-use stratann_storage::{ErrorKind, Quiet};
+use stratann_storage::{ErrorKind, Progress, Quiet};
 
 /// The vector of each name, or none.
 type Vectors = [Option<Vec<u8>>; 3];
@@ -478,4 +478,82 @@ fn a_name_that_no_point_has_takes_no_index_and_finds_nothing() {
     drop((points, node));
     let node: Node = open(place.path()).unwrap();
     assert_eq!(node.verify("points").unwrap().points, 30);
+}
+
+/// Interrupts in a stage when it has come so often.
+struct StopsIn {
+    stage: &'static str,
+    times: std::sync::atomic::AtomicI64,
+}
+
+impl Progress for StopsIn {
+    fn stage(&self, name: &str, _: u64, _: &str) {
+        if name == self.stage {
+            self.times.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.times.load(std::sync::atomic::Ordering::Relaxed) <= 0
+    }
+}
+
+#[test]
+fn graphs_of_names_grow_and_go_on_where_they_were_interrupted() {
+    let place = tempfile::tempdir().unwrap();
+    let spec = Spec { dim: 8, metric: Metric::L2, dtype: DType::U8, kind: Some(IndexKind::DiskGraph) };
+    let specs = Specs::named(["all", "some"].map(|name| (name.to_string(), spec))).unwrap();
+    let mut noise = common::Noise(3);
+    let vectors: Vec<u8> = (0..8 * 10_000).map(|_| noise.below(200) as u8).collect();
+    // Every second point has a vector of the second name.
+    let write = |points: &Collection, ids: std::ops::Range<usize>| {
+        let has: Vec<bool> = ids.clone().map(|id| id % 2 == 0).collect();
+        let some: Vec<u8> = ids
+            .clone()
+            .filter(|id| id % 2 == 0)
+            .flat_map(|id| &vectors[8 * id..8 * id + 8])
+            .copied()
+            .collect();
+        let given = [
+            GivenVectors { name: "all", vectors: &vectors[8 * ids.start..8 * ids.end], has: None },
+            GivenVectors { name: "some", vectors: &some, has: Some(&has) },
+        ];
+        let ids: Vec<ExternalId> = ids.map(|id| number(id as u64)).collect();
+        points.upsert_named(&ids, &given, &[], Condition::Always).unwrap();
+    };
+    let mut node = open(place.path()).unwrap();
+    let mut points = node.create_collection("points", specs).unwrap();
+    (0..9000).step_by(1000).for_each(|first| write(&points, first..first + 1000));
+    points.compact(&Quiet).unwrap();
+    assert_eq!(points.facts().unwrap().rows_taken_over, 0);
+    for (times, first) in [(1, 9000), (2, 9500)] {
+        write(&points, first..first + 500);
+        points.delete(&(first as u64 - 50..first as u64).map(number).collect::<Vec<_>>()).unwrap();
+        let stopped = points.compact(&StopsIn { stage: "graph", times: times.into() });
+        assert_eq!(stopped.map_err(|e| e.kind), Err(Kind::Other(ErrorKind::Interrupted)), "{times}");
+        drop((points, node));
+        node = open(place.path()).unwrap();
+        points = node.collection("points").unwrap();
+        points.compact(&Quiet).unwrap();
+        assert!(points.facts().unwrap().rows_taken_over > 4000, "{:?}", points.facts());
+    }
+    assert_eq!(node.verify("points").unwrap().points, 9900);
+    let is_there = |id: usize| !(8950..9000).contains(&id) && !(9450..9500).contains(&id);
+    for name in ["all", "some"] {
+        let mut found = 0;
+        for query in (0..10_000).step_by(199).map(|at| &vectors[8 * at..8 * at + 8]) {
+            let to = |id: usize| -> i32 {
+                let own = &vectors[8 * id..8 * id + 8];
+                query.iter().zip(own).map(|(x, y)| (i32::from(*x) - i32::from(*y)).pow(2)).sum()
+            };
+            let with_it = (0..10_000).filter(|id| is_there(*id) && (name == "all" || id % 2 == 0));
+            let mut distances: Vec<i32> = with_it.map(to).collect();
+            distances.sort_unstable();
+            let options = SearchOptions { vector_name: Some(name.into()), ..SearchOptions::default() };
+            let hits = &points.search_with(query, &options).unwrap().hits[0];
+            found += hits.iter().filter(|hit| hit.distance <= distances[9] as f32).count();
+        }
+        assert!(found >= 470, "{name}: {found} of 510");
+    }
 }
