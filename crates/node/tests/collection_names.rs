@@ -500,7 +500,7 @@ impl Progress for StopsIn {
 }
 
 #[test]
-fn graphs_of_names_grow_and_go_on_where_they_were_interrupted() {
+fn graphs_of_names_grow_after_an_interruption_and_another_opening() {
     let place = tempfile::tempdir().unwrap();
     let spec = Spec { dim: 8, metric: Metric::L2, dtype: DType::U8, kind: Some(IndexKind::DiskGraph) };
     let specs = Specs::named(["all", "some"].map(|name| (name.to_string(), spec))).unwrap();
